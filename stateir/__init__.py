@@ -1,0 +1,1 @@
+"""stateir: a compiler for recurrent state updates."""
