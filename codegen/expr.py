@@ -115,6 +115,11 @@ def const_lets(rule: Rule) -> frozenset[str]:
     return frozenset(consts)
 
 
+def scope_of(rule: Rule) -> Scope:
+    """A fresh scope for a text about this rule."""
+    return Scope(python_names(rule), const_lets(rule))
+
+
 def torch_text(e: Expr, scope: Scope, axis: Axis | None = None) -> str:
     """The text of e; with `axis`, shaped to broadcast against tensors of that axis."""
     text, prec = _emit(e, scope)

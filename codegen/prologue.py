@@ -8,11 +8,13 @@ from collections.abc import Callable
 from stateir.ir import Axis, Bin, Call, Contract, Expr, Let, Prev, Ref, Rule, children, rebuild, walk
 from stateir.normal import Core
 
-from .expr import Scope, const_lets, python_names, torch_text
-from .text import arguments_of, helpers, line_comment, sizes
+from .expr import Scope, scope_of, torch_text
+from .text import arguments_of, expanded, function, helpers, line_comment, sizes, varies
 
 # exp of it is exactly 0 in every dtype, and sums of it stay finite: -inf would make NaN of differences.
 LOWEST_LOG_DECAY = -10000
+
+LEADING = ("B", "T", "H")
 
 
 def core_tensors(core: Core) -> dict[str, tuple[Expr, Axis]]:
@@ -35,7 +37,7 @@ def core_tensors(core: Core) -> dict[str, tuple[Expr, Axis]]:
     return {key: (e, axes.get(key.rstrip("0123456789"), e.axis)) for key, e in found.items() if e is not None}
 
 
-def prologue_source(rule: Rule, core: Core, scope: Scope | None = None) -> str:
+def prologue_source(rule: Rule, core: Core) -> str:
     """Source of `prologue(inputs..., params...) -> dict[str, Tensor]` and of the helpers that it calls.
 
     The arguments are the rule's inputs [B, T, H, ...] and params [H, ...] in the order of their declarations, all of
@@ -44,7 +46,7 @@ def prologue_source(rule: Rule, core: Core, scope: Scope | None = None) -> str:
     """
     if len(rule.states) > 1 or any(isinstance(x, Prev) for line in rule.lines for x in walk(line.value)):
         raise NotImplementedError(f"{rule.name}: vector states and prev() have no vectorised prologue")
-    scope = scope or Scope(python_names(rule), const_lets(rule))
+    scope = scope_of(rule)
     varying = {d.name for d in rule.inputs}
     tensors = core_tensors(core)
     body: list[str] = []
@@ -52,7 +54,7 @@ def prologue_source(rule: Rule, core: Core, scope: Scope | None = None) -> str:
     for line in rule.lines:
         if isinstance(line, Let) and line.name in needed:
             body += [line_comment(rule, line), f"{scope.names[line.name]} = {torch_text(line.value, scope)}"]
-            if _varies(line.value, varying):
+            if varies(line.value, varying):
                 varying.add(line.name)
 
     shared, tensors = _hoist(tensors, scope, varying)
@@ -60,22 +62,19 @@ def prologue_source(rule: Rule, core: Core, scope: Scope | None = None) -> str:
     results = []
     for key, (e, axis) in tensors.items():
         text = torch_text(e, scope, axis)
-        if not _varies(e, varying):
-            text = _expanded(text, e, axis, rule, scope)
+        if not varies(e, varying):
+            text = expanded(text, e, axis, rule, scope, LEADING)
         if key == "g":
             text = f"torch.clamp({text}, min={LOWEST_LOG_DECAY})"
         results.append(f'"{key}": {text},')
 
     arguments = ", ".join(f"{scope.names[d.name]}: Tensor" for d in arguments_of(rule))
-    function = [
-        f"def prologue({arguments}) -> dict[str, Tensor]:",
-        f'    """What the tokens of {rule.name} need beside S, for all tokens at once."""',
-        *(f"    {line}" for line in [*sizes(rule, scope), *body]),
-        "    return {",
-        *(f"        {line}" for line in results),
-        "    }",
-    ]
-    return "\n\n\n".join([*helpers(scope), "\n".join(function)]) + "\n"
+    docstring = f"What the tokens of {rule.name} need beside S, for all tokens at once."
+    body = [*sizes(rule, scope, LEADING), *body, "return {", *(f"    {line}" for line in results), "}"]
+    return (
+        "\n\n\n".join([*helpers(scope), function(f"prologue({arguments}) -> dict[str, Tensor]", docstring, body)])
+        + "\n"
+    )
 
 
 def _needed(rule: Rule, roots: list[Expr]) -> set[str]:
@@ -88,11 +87,6 @@ def _needed(rule: Rule, roots: list[Expr]) -> set[str]:
                 found.add(x.name)
                 stack.append(rule.lets[x.name])
     return found
-
-
-def _varies(e: Expr, varying: set[str]) -> bool:
-    """Whether e has the dimensions of batch and time: it does if anything in it does."""
-    return any(isinstance(x, Ref) and x.name in varying for x in walk(e))
 
 
 def _hoist(
@@ -112,7 +106,7 @@ def _hoist(
     for x in sorted(repeated, key=lambda x: sum(1 for _ in walk(x))):
         name = scope.fresh(f"{x.fn if isinstance(x, Call) else 'x'}{len(shared)}")
         value = _within(x, replaced)
-        if _varies(value, varying):
+        if varies(value, varying):
             varying.add(name)
         scope.names[name] = name
         shared[name] = value
@@ -125,13 +119,3 @@ def _within(e: Expr, replaced: Callable[[Expr], Expr]) -> Expr:
     keep = isinstance(e, Call) or (isinstance(e, Bin) and e.op == "-")
     parts = [_within(x, replaced) if keep and isinstance(x, Call) else replaced(x) for x in children(e)]
     return rebuild(e, tuple(parts)) if parts else e
-
-
-def _expanded(text: str, e: Expr, axis: Axis, rule: Rule, scope: Scope) -> str:
-    """`text`, made of params and constants alone, at every token of the sequence."""
-    names = ["B", "T", "H"] + ([] if axis is Axis.SCALAR else ["K" if axis is Axis.KEY else "V"])
-    scope.used.update(names)
-    shape = ", ".join(scope.fresh(name) for name in names)
-    if scope.is_const(e):
-        return f"{scope.names[rule.inputs[0].name]}.new_full(({shape}), {text})"
-    return f"({text}).expand({shape})"
