@@ -42,7 +42,7 @@ def prologue_source(rule: Rule, core: Core) -> str:
 
     The arguments are the rule's inputs [B, T, H, ...] and params [H, ...] in the order of their declarations, all of
     one dtype and with one head count. The result has the keys of `core_tensors`: scalars [B, T, H], vectors
-    [B, T, H, D]. The text needs the imports of `text.IMPORTS` above it.
+    [B, T, H, D]. The text needs `text.imports` of it above it.
     """
     if len(rule.states) > 1 or any(isinstance(x, Prev) for line in rule.lines for x in walk(line.value)):
         raise NotImplementedError(f"{rule.name}: vector states and prev() have no vectorised prologue")
@@ -68,13 +68,11 @@ def prologue_source(rule: Rule, core: Core) -> str:
             text = f"torch.clamp({text}, min={LOWEST_LOG_DECAY})"
         results.append(f'"{key}": {text},')
 
-    arguments = ", ".join(f"{scope.names[d.name]}: Tensor" for d in arguments_of(rule))
     docstring = f"What the tokens of {rule.name} need beside S, for all tokens at once."
     body = [*sizes(rule, scope, LEADING), *body, "return {", *(f"    {line}" for line in results), "}"]
-    return (
-        "\n\n\n".join([*helpers(scope), function(f"prologue({arguments}) -> dict[str, Tensor]", docstring, body)])
-        + "\n"
-    )
+    arguments = [f"{scope.names[d.name]}: Tensor" for d in arguments_of(rule)]
+    text = function("prologue", arguments, "dict[str, Tensor]", docstring, body)
+    return "\n\n\n".join([*helpers(scope), text]) + "\n"
 
 
 def _needed(rule: Rule, roots: list[Expr]) -> set[str]:

@@ -65,9 +65,9 @@ def _step(rule: Rule, scope: Scope) -> str:
         body = [*(f'{name} = {state}["{key}"]' for key, name in carried.items()), *body]
         entries = ", ".join(f'"{key}": {name}' for key, name in carried.items())
         body.append(f"return {output}, {{{entries}}}")
-    arguments = ", ".join(f"{scope.names[d.name]}: Tensor" for d in arguments_of(rule))
-    head = f"step({state}: {kind}, {arguments}) -> tuple[Tensor, {kind}]"
-    return function(head, "One token: vectors [B, H, D], scalars [B, H], params [H, ...]; S is [B, H, K, V].", body)
+    arguments = [f"{state}: {kind}", *(f"{scope.names[d.name]}: Tensor" for d in arguments_of(rule))]
+    docstring = "One token: vectors [B, H, D], scalars [B, H], params [H, ...]; S is [B, H, K, V]."
+    return function("step", arguments, f"tuple[Tensor, {kind}]", docstring, body)
 
 
 def _statement(rule: Rule, line: Line, scope: Scope, varying: set[str]) -> str:
@@ -104,9 +104,9 @@ def _start(rule: Rule) -> str:
     else:
         kind = "dict[str, Tensor]"
         body = ["return {", *(f'    "{key}": {text},' for key, text in entries.items()), "}"]
-    options = "dtype: torch.dtype = torch.float32, device: torch.device | str | None = None"
-    head = f"start(B: int, H: int, K: int, V: int, {options}) -> {kind}"
-    return function(head, "The state before the first token.", body)
+    arguments = [f"{size}: int" for size in "BHKV"]
+    arguments += ["dtype: torch.dtype = torch.float32", "device: torch.device | str | None = None"]
+    return function("start", arguments, kind, "The state before the first token.", body)
 
 
 def _dims(axis: Axis) -> list[str]:
@@ -146,7 +146,6 @@ def _run(rule: Rule) -> str:
         f"return torch.stack({outputs}, 1).to({dtype}), {state}",
     ]
     kind = "Tensor" if carries_s_alone(rule) else "dict[str, Tensor]"
-    arguments = ", ".join(f"{name}: Tensor" for name in names)
-    head = f"run({arguments}, {state}: {kind} | None = None) -> tuple[Tensor, {kind}]"
+    arguments = [*(f"{name}: Tensor" for name in names), f"{state}: {kind} | None = None"]
     docstring = "A sequence: inputs [B, T, H, ...], params [H, ...]; the output [B, T, H, V] and the state after it."
-    return function(head, docstring, body)
+    return function("run", arguments, f"tuple[Tensor, {kind}]", docstring, body)
