@@ -115,7 +115,7 @@ def token(rule: Rule, given: Values, S: Any, dims: Mapping[Axis, int]) -> tuple[
 
 
 def draw(rule: Rule, rng: np.random.Generator, dims: Mapping[Axis, int], ends: bool = False) -> Values:
-    """Random values of the inputs, params and vector states of a token, inside their ranges; `ends`: often at a bound."""
+    """Random values of a token's inputs, params and vector states, inside their ranges; `ends`: often at a bound."""
     out: Values = {}
     for line in rule.lines:
         for e in walk(line.value):
