@@ -148,7 +148,7 @@ Tropical = tuple[Expr | str | None, Expr | None]
 
 
 def _tropical(e: Expr, m: Ref) -> Tropical | None:
-    """(a, b) with e = max(m + a, b): a None is zero and _ABSENT says that m does not occur; b None is minus infinity."""
+    """(a, b) with e = max(m + a, b): a None is zero, _ABSENT says that m does not occur; b None is minus infinity."""
     if e == m:
         return None, None
     if all(x != m for x in walk(e)):

@@ -30,7 +30,8 @@ def test_kind(lines, kind):
 
 
 def test_a_state_comes_after_what_it_needs():
-    lines = "state z: key\nstate m: scalar\nlet d = f + m - i\nupdate m = max(f + m, i)\nupdate z = exp(min(d, 0)) * z + k\n"
+    lines = "state z: key\nstate m: scalar\nlet d = f + m - i\n"
+    lines += "update m = max(f + m, i)\nupdate z = exp(min(d, 0)) * z + k\n"
     assert kinds(lines) == [(("m",), "max-plus"), (("z",), "affine")]
 
 
