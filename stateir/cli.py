@@ -93,6 +93,49 @@ def show(rule: RuleName, form: Annotated[Form, typer.Option("--as", help="The fo
 
 
 @app.command()
+def prove(
+    a: Annotated[str, typer.Argument(metavar="A", show_default=False)],
+    b: Annotated[str, typer.Argument(metavar="B", show_default=False)],
+    with_: Annotated[
+        list[str] | None,
+        typer.Option("--with", metavar="NAME=EXPR...", help="Names of A as expressions in B's names, all at once."),
+    ] = None,
+    more: Annotated[list[str] | None, typer.Argument(metavar="[NAME=EXPR]...", show_default=False)] = None,
+    state: Annotated[bool, typer.Option("--state", help="Leave the reads out.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Prove that rule A, with some of its names replaced, is rule B; or refute it with numbers."""
+    from .prove import prove as decide
+    from .screen import numbers
+    from .within import replacements
+
+    first, second = _load(a), _load(b)
+    given = [*(with_ or []), *(more or [])]
+    try:
+        verdict = decide(first, second, replacements(given, second), state_only=state)
+    except ValueError as error:
+        _refuse(str(error))
+    what = f"{first.name}{' with ' + ', '.join(given) if given else ''}"
+    if as_json:
+        from dataclasses import asdict
+
+        print(json.dumps(asdict(verdict), indent=2, default=lambda x: x.tolist()))
+    elif verdict.equal:
+        print(f"proved: {what} is {second.name}{' in its state' if state else ''}")
+    elif (found := verdict.counter_example) is None:
+        print(f"not decided: no proof and no counter-example that {what} is {second.name}")
+    else:
+        print(f"refuted: {what} is not {second.name}: the {found.where} after one token differs at")
+        values = {**found.values, "S": found.S, f"{found.where} of {first.name}": found.a}
+        values[f"{found.where} of {second.name}"] = found.b
+        width = max(len(n) for n in values)
+        for name, value in values.items():
+            print(f"  {name:<{width}} = {numbers(value, 9)}")
+    if not verdict.equal:
+        raise typer.Exit(1)
+
+
+@app.command()
 def explain(code: Annotated[str, typer.Argument(help="A code such as E302.")]) -> None:
     """Explain an error code, with an example and a way out."""
     from .errors import explain as explanation
@@ -119,9 +162,9 @@ def _names(rules: list[str] | None, all_: bool) -> list[str]:
         _refuse("name rules or say --all, one of the two")
     if rules:
         return rules
-    from .recurrences import library
+    from .library import names
 
-    return list(library())
+    return list(names())
 
 
 def _load(name: str) -> Rule:
@@ -129,7 +172,7 @@ def _load(name: str) -> Rule:
 
     try:
         return load(name)
-    except FileNotFoundError as error:
+    except (ValueError, OSError) as error:
         _refuse(str(error))
 
 

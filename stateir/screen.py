@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from .plan import describe
+from .stability import Fact
 from .summary import Name, Summary
 
 
@@ -35,8 +38,22 @@ def _lines(s: Summary) -> Iterator[str]:
     yield from (f"  {line}" for line in s.normal_form.splitlines())
     verdicts = {True: "proved", False: "FAILED"}
     yield from _section("proofs", [(verdicts[p.holds], f"{p.claim} ({p.seconds:.2f} s)") for p in s.proofs])
-    yield from _section("stability", [(f.verdict, f.claim) for f in s.stability])
+    yield from _section("stability", [row for f in s.stability for row in _fact(f)])
     yield from _section("plan", describe(s.plan))
+
+
+def _fact(f: Fact) -> Iterator[tuple[str, str]]:
+    yield f.status, f"{f.claim}: {f.reason}"
+    if f.witness:
+        yield "", "at " + ", ".join(f"{name} = {numbers(value)}" for name, value in f.witness.items())
+
+
+def numbers(x: object, digits: int = 4) -> str:
+    """Numbers and nested lists or arrays of them, rounded to significant digits."""
+    x = x.tolist() if isinstance(x, np.ndarray | np.generic) else x
+    if isinstance(x, list | tuple):
+        return f"[{', '.join(numbers(v, digits) for v in x)}]"
+    return f"{x:.{digits}g}" if isinstance(x, float) else str(x)
 
 
 def _claims(n: Name) -> str:
