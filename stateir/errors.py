@@ -44,6 +44,7 @@ TABLE: dict[str, Row] = {
     "E401": Row("empty range", "no number lies in {range}"),
     "E402": Row("range not kept", "{what}"),
     "E403": Row("undefined for some values", "{what}"),
+    "W102": Row("unit of a unit vector", "this vector has norm 1 already"),
     "E406": Row("a constant that is not finite", "the constant {what} is not finite"),
 }
 
