@@ -12,7 +12,7 @@ from torch import Tensor
 
 from stateir.ir import Axis, Input, Param, Rule
 
-from .step import carries_s_alone, prev_windows
+from .carried import carries_s_alone, prev_windows
 from .text import arguments_of
 
 State = Tensor | dict[str, Tensor]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stateir import affine
+from stateir.affine import normal_form
 from stateir.core import core
 from stateir.ir import Axis, Rule
 
-from . import chunked
+from .carried import prev_windows
 from .generated import load_source
-from .step import prev_windows, step_source
+from .step import step_source
 
 NAMES = ("step", "chunked", "triton")
 
@@ -37,7 +37,11 @@ def source(rule: Rule, backend: str, chunk_size: int | None) -> str:
     """The generated text of a backend that the rule has."""
     if backend == "step":
         return step_source(rule)
-    return chunked.chunked_source(rule, core(affine.normal_form(rule)))
+    from .chunked_module import sequence_source
+
+    form = normal_form(rule)
+    assert form is not None, f"{rule.name} has no normal form"
+    return sequence_source(rule, core(form), chunk_size)
 
 
 def runner(rule: Rule, backend: str, chunk_size: int | None) -> Callable[..., Any]:

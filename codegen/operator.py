@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from . import backends
 from .arguments import Sizes, State, check_arguments, check_cu_seqlens, check_state, layout
 from .generated import load_source
 from .start import start_value
-from .step import carries_s_alone, step_source
+from .step import step_source
 from .text import arguments_of
 
 
@@ -69,10 +69,11 @@ class Operator:
             have fewer heads, a divisor of the largest count H: each is then used by H / count neighbouring heads.
         initial_state: what `return_state` gives: S [B, H, K, V], or for a rule that carries more a dict of "S", its
             states by name and "prev.x" [B, n, H, ...] for its look-back windows. Default: the rule's start values.
-        cu_seqlens: offsets [N + 1] (int32 or int64) of N sequences packed along T, with B = 1; states are then [N, ...].
+        cu_seqlens: offsets [N + 1] (int32 or int64) of N sequences packed along T; B is 1, states are then [N, ...].
 
         Prologue, states and sums are in float32 (float64 if any argument is); the output [B, T, H, V] has the dtype of
-        the rule's first value input, or that of autocast where it is on. Raises ValueError or TypeError naming the argument.
+        the rule's first value input, or that of autocast where it is on. Raises ValueError or TypeError, naming the
+        argument, what was expected and what came.
         """
         sizes = check_arguments(self.rule, tensors)
         offsets = None if cu_seqlens is None else check_cu_seqlens(self.rule, cu_seqlens, sizes)
@@ -125,7 +126,8 @@ class Operator:
             start: State = self._reference.start(batch, sizes.H, sizes.K, sizes.V, dtype, device)
             return start
         sizes = Sizes(batch, sizes.T, sizes.H, sizes.K, sizes.V)
-        return _map(lambda x: x.to(dtype), check_state(self.rule, given, sizes, device, name))
+        checked = check_state(self.rule, given, sizes, device, name)
+        return _map(lambda x: x.to(dtype), checked)
 
     def _prepared(
         self, tensors: dict[str, Tensor], sizes: Sizes, dtype: torch.dtype, device: torch.device, token: bool = False
@@ -159,15 +161,14 @@ class Operator:
     ) -> tuple[Tensor, State]:
         """Each packed sequence by itself; an empty one keeps its state."""
         inputs, params = args[: len(self.rule.inputs)], args[len(self.rule.inputs) :]
-        outputs, states = [], []
+        outputs: list[Tensor] = []
+        states: list[State] = []
         for n, (first, last) in enumerate(itertools.pairwise(offsets)):
-            own = _map(lambda x, n=n: x[n : n + 1], state)
+            own = _map(operator.itemgetter(slice(n, n + 1)), state)
             o, after = self._sequence(run, [*(x[:, first:last] for x in inputs), *params], own, sizes)
             outputs.append(o)
             states.append(after)
-        if carries_s_alone(self.rule):
-            return torch.cat(outputs, 1), torch.cat(states)
-        return torch.cat(outputs, 1), {key: torch.cat([s[key] for s in states]) for key in state}
+        return torch.cat(outputs, 1), _joined(states)
 
     def _output_dtype(self, tensors: dict[str, Tensor]) -> torch.dtype:
         value = next((i.name for i in self.rule.inputs if i.axis is Axis.VALUE), self.rule.inputs[0].name)
@@ -181,6 +182,13 @@ def _compute_dtype(tensors: dict[str, Tensor]) -> torch.dtype:
     return torch.float64 if any(x.dtype == torch.float64 for x in tensors.values()) else torch.float32
 
 
-def _map(f: Callable[..., Tensor], state: Any) -> Any:
+def _map(f: Callable[[Tensor], Tensor], state: State) -> State:
     """f applied to every tensor of a state."""
     return {key: f(x) for key, x in state.items()} if isinstance(state, dict) else f(state)
+
+
+def _joined(states: list[State]) -> State:
+    """The states of several batches as those of one."""
+    if isinstance(states[0], dict):
+        return {key: torch.cat([s[key] for s in states]) for key in states[0]}  # type: ignore[index]
+    return torch.cat(states)  # type: ignore[arg-type]

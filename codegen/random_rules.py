@@ -7,7 +7,7 @@ unit vectors and the strength of every erase is at most 1.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 A = TypeVar("A")
@@ -39,8 +39,8 @@ class RandomDraw:
 def random_rule(draw: Draw, max_lines: int = 5) -> str:
     """The text of a random rule with 1 to `max_lines` update lines of S.
 
-    Decays (none, scalar, key) before, between and after the writes, several erasing and pure terms a line, erases of the
-    undecayed state, loops over arrays, shared directions, lets with contractions, a read anywhere, an epilogue.
+    Decays (none, scalar, key) before, between and after the writes, several erasing and pure terms a line, erases of
+    the undecayed state, loops over arrays, shared directions, lets with contractions, a read anywhere, an epilogue.
     """
     return _Writer(draw).rule(draw.integer(1, max_lines))
 
@@ -87,7 +87,7 @@ class _Writer:
         return self.input(f"beta{self.number()}", "scalar in [0, 1]")
 
     def log_decay(self) -> str:
-        return self.draw.choice([self.scalar_log_decay, self.key_log_decay])()
+        return self.scalar_log_decay() if self.draw.choice([True, False]) else self.key_log_decay()
 
     def scalar_log_decay(self) -> str:
         return self.input(f"h{self.number()}", "scalar in (-inf, 0]")
@@ -143,8 +143,8 @@ class _Writer:
         return self.draw.choice(forms)
 
     def write(self) -> str:
-        direction = [
-            lambda: self.key(),
+        direction: list[Callable[[], str]] = [
+            self.key,
             lambda: f"{self.strength()} * {self.key()}",
             lambda: f"(1 - exp({self.key_log_decay()})) * {self.key()}",
             lambda: self.param("u", "key in [0, 1]"),

@@ -19,9 +19,10 @@ def sample_arguments(
 ) -> dict[str, Tensor]:  # fmt: skip
     """Arguments by name: inputs [B, T, H, ...], params [H, ...].
 
-    `unit` vectors have norm 1, ranges are kept, vectors without a range are N(0, 1) / sqrt(dim) and scalars N(0, 1). Of
-    the values with a range, a share of `ends` stands exactly at an end that the range includes. Log decays (lower bound
-    -inf, upper 0) go from 0 to -20, and with `resets` are now and then -1e4 or -inf. Fixed params take their start value.
+    `unit` vectors have norm 1, ranges are kept, vectors without a range are N(0, 1) / sqrt(dim) and scalars N(0, 1).
+    Of the values with a range, a share of `ends` stands exactly at an end that the range includes. Log decays (lower
+    bound -inf, upper 0) go from 0 to -20, and with `resets` are now and then -1e4 or -inf. Fixed params take their
+    start value.
     """
     generator = torch.Generator().manual_seed(seed)
     dims = {Axis.SCALAR: [], Axis.KEY: [K], Axis.VALUE: [V], Axis.PAIR: [K // 2]}
@@ -69,4 +70,5 @@ def _inside(r: Interval, normal: Tensor, generator: torch.Generator, ends: float
 
 def _magnitude(uniform: Tensor) -> Tensor:
     """From 1e-3 to 20, as many in each decade."""
-    return 1e-3 * (2e4**uniform)
+    magnitude: Tensor = 1e-3 * torch.exp(math.log(2e4) * uniform)
+    return magnitude
