@@ -1,0 +1,205 @@
+"""Is rule A, with some of its names replaced, the same recurrence as rule B? Exactly, or with numbers that refute it.
+
+Both rules run one token from the same symbolic state. If the new states and the outputs are equal polynomials, the
+rules agree on every sequence by induction. Otherwise random values inside the declared ranges are tried: a difference
+is a counter-example to paste; none means "not decided".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from .evaluate import Values, draw, evaluate, token
+from .ir import Axis, Expr, Prev, Ref, Rule, Update
+from .proofs import Token, key_dimension
+from .symbolic import Algebra, Entries, with_algebra
+
+Name = tuple[str, int | None]
+
+
+@dataclass(frozen=True)
+class CounterExample:
+    """Values of B's names (and A's free ones), and what the two rules make of them. S is the state before the token."""
+
+    values: dict[str, Any]
+    S: Any
+    where: Literal["state", "output"]
+    a: Any
+    b: Any
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`equal` is True (proved), False (refuted, with numbers) or None (neither)."""
+
+    equal: bool | None
+    counter_example: CounterExample | None = None
+
+
+def prove(a: Rule, b: Rule, replace: Mapping[Name, Expr] | None = None, state_only: bool = False) -> Verdict:
+    """Decide whether A with `replace` (A's names -> expressions in B's names) equals B; `state_only` leaves reads out.
+
+    A name of A that is not replaced is B's name of the same axis kind, or free. An array of one is its element.
+    ValueError: a name that A does not have, or a replacement whose axis does not fit.
+    """
+    replace = dict(replace or {})
+    _check(a, b, replace)
+    keys = max(key_dimension(a), key_dimension(b))
+    if with_algebra(lambda algebra: _equal(algebra, a, b, replace, state_only), keys=keys):
+        return Verdict(True)
+    found = _search(a, b, replace, state_only)
+    return Verdict(None if found is None else False, found)
+
+
+def _declared(rule: Rule) -> dict[Name, Axis]:
+    out: dict[Name, Axis] = {}
+    for x in (*rule.inputs, *rule.params, *rule.states):
+        size = getattr(x, "size", None)
+        for index in [None] if size is None else range(size):
+            out[x.name, index] = x.axis
+    return out
+
+
+def _counterpart(name: Name, names: Mapping[Name, Axis]) -> Name | None:
+    """The same name in another rule, an array of one standing for its element."""
+    if name in names:
+        return name
+    for other in ((name[0], 0), (name[0], None)):
+        if other in names and (name[1] in (None, 0)):
+            return other
+    return None
+
+
+def _check(a: Rule, b: Rule, replace: Mapping[Name, Expr]) -> None:
+    names = _declared(a)
+    for name, e in replace.items():
+        own = _counterpart(name, names)
+        if own is None:
+            raise ValueError(
+                f"{a.name} has no input, param or state `{name[0]}`; it has {', '.join(n for n, _ in names)}"
+            )
+        if e.axis is not names[own] and e.axis is not Axis.SCALAR:
+            raise ValueError(f"`{name[0]}` of {a.name} is a {names[own].value}, its replacement a {e.axis.value}")
+    theirs = _declared(b)
+    for own, axis in names.items():
+        other = _counterpart(own, theirs)
+        if _replacement(own, replace) is None and other is not None and theirs[other] not in (axis, Axis.SCALAR):
+            raise ValueError(
+                f"`{own[0]}` is a {axis.value} in {a.name} and a {theirs[other].value} in {b.name}: say what it is, "
+                f"{own[0]}=..."
+            )
+
+
+def _replacement(name: Name, replace: Mapping[Name, Expr]) -> Expr | None:
+    other = _counterpart(name, {n: e.axis for n, e in replace.items()})
+    return None if other is None else replace[other]
+
+
+class _Replaced(Token):
+    """Rule A at a token of rule B: replaced names are B's expressions, common names B's, others free."""
+
+    def __init__(self, algebra: Algebra, a: Rule, b: Token, rule_b: Rule, replace: Mapping[Name, Expr]) -> None:
+        super().__init__(algebra, a)
+        self.b, self.replace, self.theirs = b, replace, _declared(rule_b)
+
+    def lookup(self, e: Ref | Prev) -> Entries:
+        if isinstance(e, Prev) or e.name in self.lets or e.axis is Axis.MATRIX:
+            return super().lookup(e)
+        name = (e.name, e.index)
+        given = _replacement(name, self.replace)
+        other = _counterpart(name, self.theirs)
+        if given is not None:
+            value = self.b.of(given)
+        elif other is not None:
+            value = self.b.lookup(Ref(other[0], self.theirs[other], other[1], e.version))
+        else:
+            return self.algebra.fresh(e.axis, "free", e.name, e.index, e.version)
+        if isinstance(value, list) or e.axis is Axis.SCALAR:
+            return value
+        return [value] * self.algebra.length(e.axis)
+
+
+def _run(token: Token, rule: Rule, S: Entries) -> tuple[Entries, Entries]:
+    """(o, S after the token) of the lines as written."""
+    token.S = S
+    o: Entries = None
+    for line in rule.lines:
+        if isinstance(line, Update) and line.state == "S":
+            token.S = token.of(line.value)
+        elif line is rule.read:
+            o = token.of(line.value)
+    return o, token.S
+
+
+def _equal(algebra: Algebra, a: Rule, b: Rule, replace: Mapping[Name, Expr], state_only: bool) -> bool:
+    token_b = Token(algebra, b)
+    token_a = _Replaced(algebra, a, token_b, b, replace)
+    for rule, names in ((b, token_b), (a, token_a)):
+        for x in (*rule.inputs, *rule.params):
+            if x.unit and (rule is b or (x.name, None) not in _declared(b)):
+                for index in [None] if x.size is None else range(x.size):
+                    vector = names.lookup(Ref(x.name, x.axis, index))
+                    if _replacement((x.name, index), replace) is None or rule is b:
+                        algebra.unit_norm(vector)
+    S = algebra.fresh(Axis.MATRIX, "S")
+    o_b, S_b = _run(token_b, b, S)
+    o_a, S_a = _run(token_a, a, S)
+    return algebra.equal(S_a, S_b) and (state_only or algebra.equal(o_a, o_b))
+
+
+def _search(
+    a: Rule, b: Rule, replace: Mapping[Name, Expr], state_only: bool, tries: int = 100
+) -> CounterExample | None:
+    """Values inside the ranges on which the rules differ, rounded to be pasted."""
+    rng = np.random.default_rng(0)
+    keys = 2
+    dims = {Axis.KEY: keys, Axis.VALUE: 1, Axis.PAIR: keys // 2}
+    for _ in range(tries):
+        given_b = {name: np.round(v, 3) for name, v in draw(b, rng, dims).items()}
+        given_a = {name: np.round(v, 3) for name, v in draw(a, rng, dims).items()}
+        S = np.round(rng.standard_normal((keys, 1)), 3)
+        free = _fill(a, b, given_a, given_b, replace, dims)
+        o_b, S_b = token(b, given_b, S, dims)
+        o_a, S_a = token(a, given_a, S, dims)
+        pairs: list[tuple[Literal["state", "output"], Any, Any]] = [("state", S_a, S_b)]
+        if not state_only:
+            pairs.append(("output", o_a, o_b))
+        for where, x, y in pairs:
+            if np.max(np.abs(x - y)) > 1e-6 * (1 + np.max(np.abs(y))):
+                values = {_label(n): np.asarray(v).tolist() for n, v in {**given_b, **free}.items()}
+                return CounterExample(values, S.tolist(), where, np.asarray(x).tolist(), np.asarray(y).tolist())
+    return None
+
+
+def _label(name: Name) -> str:
+    return name[0] if name[1] is None else f"{name[0]}[{name[1]}]"
+
+
+def _fill(
+    a: Rule, b: Rule, given_a: Values, given_b: Values, replace: Mapping[Name, Expr], dims: Mapping[Axis, int]
+) -> Values:
+    """Overwrite A's values by their replacements and by B's names; returns A's free ones."""
+    names = {(n, i, 0): v for (n, i), v in given_b.items()}
+    for let, value in b.lets.items():
+        names[let, None, 0] = evaluate(value, names, dims)
+    theirs, free = _declared(b), {}
+    for own, axis in _declared(a).items():
+        if axis is Axis.MATRIX:
+            continue
+        given, other = _replacement(own, replace), _counterpart(own, theirs)
+        if given is not None:
+            value = evaluate(given, names, dims)
+        elif other is not None:
+            value = given_b[other]
+        else:
+            free[own] = given_a[own]
+            continue
+        given_a[own] = value if axis is Axis.SCALAR else np.broadcast_to(value, (dims[axis],))
+    for label, value in given_b.items():
+        if label[0].startswith("prev(") and label in given_a:
+            given_a[label] = value
+    return free
