@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from .ir import Expr, Rule
+from .ir import Bin, Expr, Rule
 from .library import parse
 
 _REPLACEMENT = re.compile(r"\s*([A-Za-z_][A-Za-z_0-9]*)\s*(?:\[\s*([0-9]+)\s*\])?\s*=(.*)")
@@ -16,8 +16,11 @@ def expression(text: str, rule: Rule) -> Expr:
     name = "value"
     while name in rule.text:
         name += "_"
-    longer = parse(f"{rule.text.rstrip()}\nlet {name} = {text.strip()}\n", f"--with {text.strip()}")
-    return longer.lets[name]
+    # divided by what is no constant, or a number would be folded away with its let
+    longer = parse(f"{rule.text.rstrip()}\nlet {name} = ({text.strip()}) / dim(key)\n", f"--with {text.strip()}")
+    quotient = longer.lets[name]
+    assert isinstance(quotient, Bin)
+    return quotient.a
 
 
 def replacements(given: Iterable[str], rule: Rule) -> dict[tuple[str, int | None], Expr]:

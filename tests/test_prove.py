@@ -14,6 +14,9 @@ TRUE = [
     ("gated_delta", "delta", ["g=0"], False),
     ("gdn2", "gla", ["b=0", "w=1"], False),
     ("gla", "additive", ["g=0"], False),
+    ("gla", "retention", ["g=log(gamma)"], False),
+    ("dplr", "rwkv7", ["q=r", "a=kappa", "b=-a*kappa", "g=w"], True),
+    ("dplr", "qed", ["a=-exp(g)*(b*k+lam*d)", "b=k", "v=w*v"], False),
 ]
 FALSE = [
     ("kda", "rwkv7", ["q=r", "g=w", "beta=1"]),
