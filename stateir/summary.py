@@ -9,10 +9,10 @@ from typing import Any
 from .affine import normal_form
 from .core import core
 from .ir import Axis, Input, Interval, Param, Rule, State
+from .notation import expression
 from .plan import Plan, Shape, plan
 from .proofs import Proof, prove_rule
 from .stability import Fact, stability
-from .notation import expression
 from .unicode import normal_form as written
 from .unicode import number, style
 
