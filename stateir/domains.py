@@ -40,19 +40,28 @@ def _start_inside(d: Param | State, ranges: Ranges, report: Report) -> None:
     found = ranges.of(start)
     if not iv.inside(found, d.range):
         what = "its start value" if d.start is not None else "its start value, 0 by default,"
-        report.add("E402", start.span, what=f"`{d.name}` is in {iv.text(d.range)}; {what} is in {iv.text(found)}",
-                   help="give a start value inside the range: `= c`, or widen the range")  # fmt: skip
+        report.add(
+            "E402",
+            start.span,
+            what=f"`{d.name}` is in {iv.text(d.range)}; {what} is in {iv.text(found)}",
+            help="give a start value inside the range: `= c`, or widen the range",
+        )
 
 
 def _update_inside(state: State, line: Update, ranges: Ranges, report: Report) -> None:
     if state.range is not None:
         found = ranges.of(line.value)
         if not iv.inside(found, state.range):
-            report.add("E402", line.value.span,
-                       what=f"`{state.name}` is in {iv.text(state.range)}; this line makes it {iv.text(found)}",
-                       help=f"the claim is proved by induction: widen it, or bound the value with `max` or `min`")  # fmt: skip
+            report.add(
+                "E402",
+                line.value.span,
+                what=f"`{state.name}` is in {iv.text(state.range)}; this line makes it {iv.text(found)}",
+                help="the claim is proved by induction: widen it, or bound the value with `max` or `min`",
+            )
     if state.unit and not ranges.is_unit(line.value):
-        report.add("E402", line.value.span, what=f"`{state.name}` is declared `unit`; this line is not proved to keep norm 1")
+        report.add(
+            "E402", line.value.span, what=f"`{state.name}` is declared `unit`; this line is not proved to keep norm 1"
+        )
 
 
 def _defined(e: Expr, ranges: Ranges, report: Report, source: list[str]) -> None:
@@ -78,9 +87,13 @@ def _defined(e: Expr, ranges: Ranges, report: Report, source: list[str]) -> None
             defined, what = iv.positive(a), f"`{fn}` of `{text}`, which may be 0 or negative"
     if not defined:
         guard = "0" if _is_call(e, "sqrt") else "1e-6"
-        report.add("E403", operand.span, what=f"{what}: its range is {iv.text(a)}",
-                   help=f"declare a range that excludes this, or guard it: `max({text}, {guard})`",
-                   rewrites=[f"max({text}, {guard})"])  # fmt: skip
+        report.add(
+            "E403",
+            operand.span,
+            what=f"{what}: its range is {iv.text(a)}",
+            help=f"declare a range that excludes this, or guard it: `max({text}, {guard})`",
+            rewrites=[f"max({text}, {guard})"],
+        )
 
 
 def _whole(e: Expr) -> bool:

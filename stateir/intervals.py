@@ -80,7 +80,9 @@ def _times(x: End, y: End) -> End:
 
 
 def mul(a: Interval, b: Interval) -> Interval:
-    corners = [_times(x, y) for x in ((a.lo, a.lo_open), (a.hi, a.hi_open)) for y in ((b.lo, b.lo_open), (b.hi, b.hi_open))]
+    corners = [
+        _times(x, y) for x in ((a.lo, a.lo_open), (a.hi, a.hi_open)) for y in ((b.lo, b.lo_open), (b.hi, b.hi_open))
+    ]
     lo = min(corners)
     hi = max(corners, key=lambda end: (end[0], not end[1]))
     return of_ends(lo, hi)

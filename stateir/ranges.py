@@ -29,8 +29,15 @@ from .ir import (
 )
 
 MAX_DIM = 256
-_SIMPLE = {"exp": iv.exp, "log": iv.log, "sqrt": iv.sqrt, "sigmoid": iv.sigmoid, "softplus": iv.softplus,
-           "tanh": iv.tanh, "abs": iv.absolute}  # fmt: skip
+_SIMPLE = {
+    "exp": iv.exp,
+    "log": iv.log,
+    "sqrt": iv.sqrt,
+    "sigmoid": iv.sigmoid,
+    "softplus": iv.softplus,
+    "tanh": iv.tanh,
+    "abs": iv.absolute,
+}
 
 
 class Ranges:
@@ -40,7 +47,9 @@ class Ranges:
     """
 
     def __init__(self, rule: Rule) -> None:
-        self._declared: dict[str, Input | Param | State] = {d.name: d for d in (*rule.inputs, *rule.params, *rule.states)}
+        self._declared: dict[str, Input | Param | State] = {
+            d.name: d for d in (*rule.inputs, *rule.params, *rule.states)
+        }
         self._values: dict[tuple[str, int], tuple[Interval, float, bool]] = {}
         self._memo: dict[int, tuple[Expr, Interval]] = {}
         versions: Counter[str] = Counter()
@@ -96,7 +105,10 @@ class Ranges:
             case Bin("*", a, b):
                 if Axis.SCALAR in (a.axis, b.axis):
                     return _product(self.norm(a), self.norm(b))
-                gated = _product(iv.magnitude(self.of(a)), self.norm(b)), _product(self.norm(a), iv.magnitude(self.of(b)))
+                gated = (
+                    _product(iv.magnitude(self.of(a)), self.norm(b)),
+                    _product(self.norm(a), iv.magnitude(self.of(b))),
+                )
                 return min(gated)
         return math.inf
 
@@ -117,7 +129,7 @@ class Ranges:
         Generated code clamps such an operand at the smallest normal number, so that underflow makes no NaN.
         """
         operand = guarded_operand(e)
-        if operand is None or isinstance(e, Call) and e.fn == "sqrt":
+        if operand is None or (isinstance(e, Call) and e.fn == "sqrt"):
             return False
         a = self.of(operand)
         return (a.lo == 0 and a.lo_open) or (a.hi == 0 and a.hi_open)
