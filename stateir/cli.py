@@ -146,6 +146,18 @@ def explain(code: Annotated[str, typer.Argument(help="A code such as E302.")]) -
         _refuse(f"there is no error code {code}")
 
 
+@app.command()
+def lsp() -> None:
+    """Serve an editor on standard input and output (language server; needs the extra `lsp`)."""
+    try:
+        from .editor.server import serve
+    except ModuleNotFoundError as missing:
+        if missing.name not in ("pygls", "lsprotocol"):
+            raise
+        _refuse(f"the language server needs {missing.name}: pip install 'stateir[lsp]'")
+    serve()
+
+
 def main() -> None:
     """The entry point: errors of rule texts and of files are messages, not tracebacks."""
     from .diagnostics import RuleError

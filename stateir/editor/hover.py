@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from .. import intervals
 from ..affine import normal_form
 from ..core import core
 from ..error_table import TABLE
-from ..ir import Axis, Expr, Input, Let, Param, Read, Ref, Rule, State, walk
+from ..ir import Axis, Expr, Input, Interval, Let, Param, Read, Ref, Rule, Span, State, walk
 from ..plan import describe, plan
 from ..ranges import Ranges
-from ..summary import claims
 from ..unicode import normal_form as written
 from .document import Definition, Document
 from .glossary import WORDS
 from .patterns import Token
 
 LANGUAGE = "stateir"
+_ANY = Interval(-math.inf, math.inf, True, True)
 
 
-def hover(document: Document, line: int, column: int) -> tuple[str, Token] | None:
-    """The Markdown for the word at a place (both from 1) and the word itself; None where there is nothing to say."""
+def hover(document: Document, line: int, column: int) -> tuple[str, Span] | None:
+    """The Markdown for a place (line and column from 1) and what it is about: a word, an error that stands there, or
+    both; None where there is nothing to say."""
     word = document.word(line, column)
-    if word is None:
-        return None
-    parts = list(_word(document, word))
     here = [d for d in document.found if d.span.line == line and d.span.column <= column <= d.span.end]
+    parts = [] if word is None else list(_word(document, word))
     parts += [f"**{d.code}: {TABLE[d.code].title}**\n\n{TABLE[d.code].why}" for d in here]
-    return ("\n\n---\n\n".join(parts), word) if parts else None
+    if not parts:
+        return None
+    return "\n\n---\n\n".join(parts), here[0].span if word is None else word.span
 
 
 def _word(document: Document, word: Token) -> Iterator[str]:
@@ -71,20 +73,21 @@ def _kind(rule: Rule | None, definition: Definition) -> str:
     declared = _declared(rule, name)
     if declared is not None:
         size = "" if isinstance(declared, State) or declared.size is None else f"array of {declared.size}, each "
-        return f"{kind}, {size}{', '.join([_axis(declared.axis), *claims(declared)])}"
+        return f"{kind}, {size}{', '.join([_axis(declared.axis), *_claims(declared)])}"
     value = _defined(rule, name)
     return f"{kind}, a constant" if value is None else f"{kind}, {_axis(value.axis)}"
 
 
 def _range(rule: Rule | None, word: Token) -> list[str]:
-    """The range that intervals prove for the name, for a state at the very place of the word."""
-    if rule is None:
+    """What interval analysis says of the name beyond its declaration, for a state at the very place of the word."""
+    ref = None if rule is None else _use(rule, word)
+    if rule is None or ref is None:
         return []
-    ref = _use(rule, word)
-    if ref is None:
+    found = Ranges(rule).of(ref)
+    declared = _declared(rule, ref.name)
+    if found in (None if declared is None else declared.range, _ANY):
         return []
-    text = intervals.text(Ranges(rule).of(ref))
-    return [f"Proved range: `{text}`" if ref.axis is Axis.SCALAR else f"Proved range of its entries: `{text}`"]
+    return [f"Range{'' if ref.axis is Axis.SCALAR else ' of its entries'}: `{intervals.text(found)}`"]
 
 
 def _use(rule: Rule, word: Token) -> Ref | None:
@@ -109,6 +112,12 @@ def _declared(rule: Rule, name: str) -> Input | Param | State | None:
 
 def _defined(rule: Rule, name: str) -> Expr | None:
     return next((x.value for x in rule.lines if isinstance(x, Let | Read) and x.name == name), None)
+
+
+def _claims(d: Input | Param | State) -> list[str]:
+    fixed = isinstance(d, Param) and d.fixed
+    words = [word for word, said in (("unit", d.unit), ("fixed", fixed)) if said]
+    return [*words, *([f"in `{intervals.text(d.range)}`"] if d.range is not None else [])]
 
 
 def _axis(axis: Axis) -> str:

@@ -97,8 +97,8 @@ def on_hover(ls: LanguageServer, params: lsp.HoverParams) -> lsp.Hover | None:
     said = hover(view.document, *view.place(params.position))
     if said is None:
         return None
-    text, word = said
-    return lsp.Hover(lsp.MarkupContent(lsp.MarkupKind.Markdown, text), view.range(word.span))
+    text, span = said
+    return lsp.Hover(lsp.MarkupContent(lsp.MarkupKind.Markdown, text), view.range(span))
 
 
 @server.feature(lsp.TEXT_DOCUMENT_DEFINITION)
