@@ -42,7 +42,7 @@ def prologue_source(rule: Rule, core: Core) -> str:
 
     The arguments are the rule's inputs [B, T, H, ...] and params [H, ...] in the order of their declarations, all of
     one dtype and with one head count. The result has the keys of `core_tensors`: scalars [B, T, H], vectors
-    [B, T, H, D]. The text needs `text.imports` of it above it.
+    [B, T, H, D]. `text.module` puts the imports above it.
     """
     if len(rule.states) > 1 or any(isinstance(x, Prev) for line in rule.lines for x in walk(line.value)):
         raise NotImplementedError(f"{rule.name}: vector states and prev() have no vectorised prologue")
