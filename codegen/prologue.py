@@ -44,7 +44,7 @@ def prologue_source(rule: Rule, core: Core) -> str:
 
     The arguments are the rule's inputs [B, T, H, ...] and params [H, ...] in the order of their declarations, all of
     one dtype and with one head count. The result has the keys of `core_tensors`: scalars [B, T, H], vectors
-    [B, T, H, D]. The text needs `text.imports` of it above it.
+    [B, T, H, D]. `text.module` puts the imports above it.
 
     A rule that carries more than S has `prologue(inputs..., params..., state, chunk)` instead. It takes the carried
     state, a dict by name, and how many tokens a scan takes at a time, and gives the dict of tensors and the carried
