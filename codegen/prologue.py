@@ -9,7 +9,7 @@ from stateir.ir import Axis, Bin, Call, Contract, Expr, Let, Prev, Ref, Rule, ch
 from stateir.normal import Core
 
 from .expr import Scope, scope_of, torch_text
-from .text import arguments_of, expanded, function, helpers, line_comment, sizes, varies
+from .text import arguments_of, assignment, expanded, function, helpers, line_comment, sizes, varies
 
 # exp of it is exactly 0 in every dtype, and sums of it stay finite: -inf would make NaN of differences.
 LOWEST_LOG_DECAY = -10000
@@ -53,12 +53,12 @@ def prologue_source(rule: Rule, core: Core) -> str:
     needed = _needed(rule, [e for e, _ in tensors.values()])
     for line in rule.lines:
         if isinstance(line, Let) and line.name in needed:
-            body += [line_comment(rule, line), f"{scope.names[line.name]} = {torch_text(line.value, scope)}"]
+            body += [line_comment(rule, line), assignment(scope.names[line.name], torch_text(line.value, scope))]
             if varies(line.value, varying):
                 varying.add(line.name)
 
     shared, tensors = _hoist(tensors, scope, varying)
-    body += [f"{scope.names[name]} = {torch_text(e, scope)}" for name, e in shared.items()]
+    body += [assignment(scope.names[name], torch_text(e, scope)) for name, e in shared.items()]
     results = []
     for key, (e, axis) in tensors.items():
         text = torch_text(e, scope, axis)
@@ -113,7 +113,7 @@ def _hoist(
 
 
 def _within(e: Expr, replaced: Callable[[Expr], Expr]) -> Expr:
-    """e with `replaced` applied below it, but not to a call that e's text joins into a sharper form (expm1, log)."""
-    keep = isinstance(e, Call) or (isinstance(e, Bin) and e.op == "-")
+    """e with `replaced` applied below it, but not to a call that e's text makes part of a sharper form or clamps."""
+    keep = isinstance(e, Call) or (isinstance(e, Bin) and e.op in "-/^")
     parts = [_within(x, replaced) if keep and isinstance(x, Call) else replaced(x) for x in children(e)]
     return rebuild(e, tuple(parts)) if parts else e

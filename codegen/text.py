@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from stateir.ir import Axis, Expr, Input, Line, Param, Ref, Rule, Update, walk
@@ -9,6 +10,7 @@ from stateir.ir import Axis, Expr, Input, Line, Param, Ref, Rule, Update, walk
 from .expr import HELPERS, Scope
 
 WIDTH = 120
+INDENT = 4
 
 
 def imports(text: str) -> str:
@@ -83,6 +85,20 @@ def expanded(text: str, e: Expr, axis: Axis, rule: Rule, scope: Scope, leading: 
     return f"({text}).expand({shape})"
 
 
+def assignment(target: str, text: str) -> str:
+    """`target = text`; one that is too long is broken before each term of its outermost sum."""
+    line = f"{target} = {text}"
+    if len(line) + INDENT <= WIDTH:
+        return line
+    breaks, depth = [0], 0
+    for i, c in enumerate(text):
+        depth += (c in "([{") - (c in ")]}")
+        if depth == 0 and text[i : i + 3] in (" + ", " - "):
+            breaks.append(i + 1)
+    terms = [text[a:b].strip() for a, b in itertools.pairwise([*breaks, len(text)])]
+    return "\n".join([f"{target} = (", *(f"    {term}" for term in terms), ")"])
+
+
 def function(name: str, arguments: list[str], result: str, docstring: str, body: list[str]) -> str:
     """The text of a function; a head that is too long is broken as formatters do."""
     head = f"def {name}({', '.join(arguments)}) -> {result}:"
@@ -90,7 +106,11 @@ def function(name: str, arguments: list[str], result: str, docstring: str, body:
         head = f"def {name}(\n    {', '.join(arguments)}\n) -> {result}:"
     if max(map(len, head.split("\n"))) > WIDTH:
         head = "\n".join([f"def {name}(", *(f"    {a}," for a in arguments), f") -> {result}:"])
-    return "\n".join([head, f'    """{docstring}"""', *(f"    {line}" for line in body)])
+    return "\n".join([head, f'    """{docstring}"""', *_indented(body)])
+
+
+def _indented(lines: list[str]) -> list[str]:
+    return [" " * INDENT + part for line in lines for part in line.split("\n")]
 
 
 def module(docstring: str, parts: list[str]) -> str:

@@ -53,8 +53,15 @@ class _Checker:
             self.report.add("E003", self.file.span)
         if self.report.failed:
             return None
-        return Rule(self.file.name, self.file.title, tuple(self.inputs), tuple(self.params), tuple(self.states),
-                    tuple(self.lines), self.text)  # fmt: skip
+        return Rule(
+            self.file.name,
+            self.file.title,
+            tuple(self.inputs),
+            tuple(self.params),
+            tuple(self.states),
+            tuple(self.lines),
+            self.text,
+        )
 
     def define(self, name: syn.Name, entry: Entry) -> bool:
         what = reserved(name.id)
@@ -77,8 +84,12 @@ class _Checker:
         start = self.start(d)
         self.attributes(d, axis)
         if axis is Axis.MATRIX and d.kind != "state":
-            self.report.add("E205", d.span, what=f"{d.kind} `{name}` cannot be a matrix",
-                            help="only states are matrices; `outer(key, value)` makes a matrix of two vectors")  # fmt: skip
+            self.report.add(
+                "E205",
+                d.span,
+                what=f"{d.kind} `{name}` cannot be a matrix",
+                help="only states are matrices; `outer(key, value)` makes a matrix of two vectors",
+            )
         if d.size is not None and size is None:
             self.define(d.name, Entry("broken"))
             return
@@ -99,11 +110,15 @@ class _Checker:
         if d.size is None:
             return None
         if d.kind == "state":
-            self.report.add("E205", d.size.span, what="a state cannot be an array", help="declare one state for each entry")
+            self.report.add(
+                "E205", d.size.span, what="a state cannot be an array", help="declare one state for each entry"
+            )
             return None
         size = self.typer.place(d.size)
         if size is not None and not 1 <= size <= MAX_COUNT:
-            self.report.add("E208", d.size.span, what=f"an array of {size}", help=f"arrays have 1 to {MAX_COUNT} entries")
+            self.report.add(
+                "E208", d.size.span, what=f"an array of {size}", help=f"arrays have 1 to {MAX_COUNT} entries"
+            )
             return None
         return size
 
@@ -111,8 +126,12 @@ class _Checker:
         if d.start is None:
             return None
         if d.kind == "input":
-            self.report.add("E104", d.start.span, what="an input has no start value",
-                            help="a `param` or a `state` has one; a constant is a `let`")  # fmt: skip
+            self.report.add(
+                "E104",
+                d.start.span,
+                what="an input has no start value",
+                help="a `param` or a `state` has one; a constant is a `let`",
+            )
             return None
         value = self.typer.expression(d.start, "head" if d.kind == "param" else "start")
         if value is not None and value.axis is not Axis.SCALAR:
@@ -121,7 +140,11 @@ class _Checker:
 
     def attributes(self, d: syn.Declare, axis: Axis) -> None:
         if d.fixed is not None and d.kind != "param":
-            self.report.add("E104", d.fixed, what=f"`fixed` is for params, `{d.name.id}` is a {d.kind}".replace("a input", "an input"))
+            self.report.add(
+                "E104",
+                d.fixed,
+                what=f"`fixed` is for params, `{d.name.id}` is a {d.kind}".replace("a input", "an input"),
+            )
         if d.unit is not None and axis in (Axis.SCALAR, Axis.MATRIX):
             self.report.add("E211", d.unit, what=f"`unit` on a {axis.value}: it is a claim about a vector's norm")
 
@@ -153,8 +176,12 @@ class _Checker:
             return
         matrix = _matrix_state(value)
         if matrix is not None:
-            self.report.add("E210", matrix.span, name=f"`{matrix.name}`",
-                            help="write the reading out on the lines that use it: a let is evaluated where it stands")  # fmt: skip
+            self.report.add(
+                "E210",
+                matrix.span,
+                name=f"`{matrix.name}`",
+                help="write the reading out on the lines that use it: a let is evaluated where it stands",
+            )
             self.define(line.name, Entry("broken", line=line.span.line))
             return
         constant = evaluate(value)
@@ -175,8 +202,13 @@ class _Checker:
         name = line.state.id
         state = self.scope.get(name)
         if state is None or (state.kind not in ("state", "broken")):
-            self.report.add("E204", line.state.span, name=name, what="not declared" if state is None else "not a state",
-                            help=f"declare it: `state {name}: key`" if state is None else None)  # fmt: skip
+            self.report.add(
+                "E204",
+                line.state.span,
+                name=name,
+                what="not declared" if state is None else "not a state",
+                help=f"declare it: `state {name}: key`" if state is None else None,
+            )
             self.each_pass(line, None)
             return
         self.each_pass(line, state if state.kind == "state" else None)
@@ -191,9 +223,13 @@ class _Checker:
         values = range(0)
         if lo is not None and hi is not None:
             if lo > hi:
-                self.report.add("E208", span, what=f"the loop {lo}..{hi} is empty", help="both ends are included: a..b needs a ≤ b")
-            elif not (0 <= lo and hi <= MAX_COUNT):
-                self.report.add("E208", span, what=f"the loop {lo}..{hi}", help=f"loop bounds are from 0 to {MAX_COUNT}")
+                self.report.add(
+                    "E208", span, what=f"the loop {lo}..{hi} is empty", help="both ends are included: a..b needs a ≤ b"
+                )
+            elif not (lo >= 0 and hi <= MAX_COUNT):
+                self.report.add(
+                    "E208", span, what=f"the loop {lo}..{hi}", help=f"loop bounds are from 0 to {MAX_COUNT}"
+                )
             else:
                 values = range(lo, hi + 1)
         if not self.define(name, Entry("loop")) or not values:
@@ -215,14 +251,22 @@ class _Checker:
                 value = Bin("+" if line.op == "+=" else "-", own, value, state.axis, value.span)
             self.lines.append(Update(name, value, line.span))
             if len(self.lines) == MAX_UPDATES + 1:
-                self.report.add("E005", line.span, what="a rule of this many lines after its loops", limit=f"{MAX_UPDATES} lines")
+                self.report.add(
+                    "E005", line.span, what="a rule of this many lines after its loops", limit=f"{MAX_UPDATES} lines"
+                )
         self.versions[name] += 1
 
     def fits(self, line: syn.Update, state: Entry, value: Expr) -> bool:
         spread = line.op != "=" and value.axis is Axis.SCALAR and state.axis is not Axis.MATRIX
         if value.axis is not state.axis and not spread:
-            self.report.add("E206", line.value.span, name=line.state.id, axis=_named(state.axis), found=_named(value.axis),
-                            help="`outer(key, value)` makes a matrix" if state.axis is Axis.MATRIX else None)  # fmt: skip
+            self.report.add(
+                "E206",
+                line.value.span,
+                name=line.state.id,
+                axis=_named(state.axis),
+                found=_named(value.axis),
+                help="`outer(key, value)` makes a matrix" if state.axis is Axis.MATRIX else None,
+            )
             return False
         matrix = _matrix_state(value)
         if state.axis is not Axis.MATRIX and matrix is not None:

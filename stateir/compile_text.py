@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from .check import check
 from .diagnostics import Diagnostic, RuleError
+from .domains import check_domains
 from .ir import Rule
 from .parser import parse_text
 from .report import Report
@@ -21,6 +22,7 @@ def compile_text(text: str, constants: Mapping[str, float] | None = None) -> tup
     report.found += syntax_errors
     rule = check(file, text, constants or {}, report) if file is not None else None
     if rule is not None:
+        check_domains(rule, report)
         report.found += _algebra(rule)
     found = sorted(report.found, key=lambda d: (d.span.line, d.span.column))
     return (None if report.failed else rule), found

@@ -70,9 +70,17 @@ def softplus(x: float) -> float:
 
 
 _CALLS: dict[str, Callable[..., float]] = {
-    "exp": math.exp, "log": math.log, "sqrt": math.sqrt, "rsqrt": lambda x: 1 / math.sqrt(x), "sigmoid": sigmoid,
-    "softplus": softplus, "tanh": math.tanh, "abs": abs, "min": min, "max": max,
-}  # fmt: skip
+    "exp": math.exp,
+    "log": math.log,
+    "sqrt": math.sqrt,
+    "rsqrt": lambda x: 1 / math.sqrt(x),
+    "sigmoid": sigmoid,
+    "softplus": softplus,
+    "tanh": math.tanh,
+    "abs": abs,
+    "min": min,
+    "max": max,
+}
 
 
 def call(fn: str, *args: float) -> float:

@@ -83,8 +83,9 @@ class Typer:
         if not self._variable(e.id, e.span):
             return None
         if entry.size is not None:
-            self.report.add("E209", e.span, what=f"`{e.id}` is an array of {entry.size}: it needs an index",
-                            rewrites=[f"{e.id}[0]"])  # fmt: skip
+            self.report.add(
+                "E209", e.span, what=f"`{e.id}` is an array of {entry.size}: it needs an index", rewrites=[f"{e.id}[0]"]
+            )
             return None
         return Ref(e.id, entry.axis, version=self.versions.get(e.id, 0), span=e.span)
 
@@ -97,8 +98,14 @@ class Typer:
         entry = self.scope.get(name)
         if entry is None:
             close = nearest(name, self.scope)
-            self.report.add("E101", span, what="the name", name=name, rewrites=close,
-                            help=f"did you mean `{close[0]}`?" if close else None)  # fmt: skip
+            self.report.add(
+                "E101",
+                span,
+                what="the name",
+                name=name,
+                rewrites=close,
+                help=f"did you mean `{close[0]}`?" if close else None,
+            )
             return None
         return None if entry.kind == "broken" else entry
 
@@ -116,19 +123,33 @@ class Typer:
         if entry is None or not self._variable(e.id, e.span):
             return None
         if entry.kind == "state":
-            self.report.add("E203", e.span, name=e.id, rewrites=[e.id],
-                            help=f"time is the order of the lines: `{e.id}` is the state just before its line")  # fmt: skip
+            self.report.add(
+                "E203",
+                e.span,
+                name=e.id,
+                rewrites=[e.id],
+                help=f"time is the order of the lines: `{e.id}` is the state just before its line",
+            )
             return None
         if entry.size is None:
-            self.report.add("E209", e.span, what=f"`{e.id}` is not an array", rewrites=[e.id],
-                            help="an index selects an element of an array, not a time; `prev(x, n)` looks back")  # fmt: skip
+            self.report.add(
+                "E209",
+                e.span,
+                what=f"`{e.id}` is not an array",
+                rewrites=[e.id],
+                help="an index selects an element of an array, not a time; `prev(x, n)` looks back",
+            )
             return None
         index = self.place(e.place)
         if index is None:
             return None
         if not 0 <= index < entry.size:
-            self.report.add("E208", e.place.span, what=f"the index {index} is outside `{e.id}[{entry.size}]`",
-                            help=f"indices of `{e.id}` run from 0 to {entry.size - 1}")  # fmt: skip
+            self.report.add(
+                "E208",
+                e.place.span,
+                what=f"the index {index} is outside `{e.id}[{entry.size}]`",
+                help=f"indices of `{e.id}` run from 0 to {entry.size - 1}",
+            )
             return None
         return Ref(e.id, entry.axis, index=index, span=e.span)
 
@@ -140,8 +161,12 @@ class Typer:
         if entry is not None and entry.kind == "broken":
             return None
         if entry is None or entry.kind not in ("const", "loop") or not entry.value.is_integer():
-            self.report.add("E208", p.span, what=f"`{p.name}` is not a whole number known at compile time",
-                            help="use a literal, the variable of `for`, or a `let` that is a whole number")  # fmt: skip
+            self.report.add(
+                "E208",
+                p.span,
+                what=f"`{p.name}` is not a whole number known at compile time",
+                help="use a literal, the variable of `for`, or a `let` that is a whole number",
+            )
             return None
         return int(entry.value) + p.offset
 
@@ -183,7 +208,9 @@ class Typer:
         source = [self.source(x.span) for x in e.factors]
 
         def join(lo: int, hi: int) -> str:
-            return " ".join([source[lo], *(f"{op} {x}" for op, x in zip(e.ops[lo:hi], source[lo + 1 : hi + 1], strict=True))])
+            return " ".join(
+                [source[lo], *(f"{op} {x}" for op, x in zip(e.ops[lo:hi], source[lo + 1 : hi + 1], strict=True))]
+            )
 
         def group(lo: int, hi: int) -> str:
             return source[lo] if lo == hi else f"({join(lo, hi)})"
@@ -206,9 +233,10 @@ class Typer:
             after = f" {e.ops[i + 1]} {join(i + 2, last)}" if i + 1 < last else ""
             left, right = f"{group(0, i)} @ {group(i + 1, last)}", f"{before}({join(i, i + 1)}){after}"
             what = (
-                f"`{source[i]}` both divides and is an operand of `@`" if vector is None
+                f"`{source[i]}` both divides and is an operand of `@`"
+                if vector is None
                 else f"`{source[vector]}` is {_a(typed[vector].axis)} vector in a run with `@`: groupings of it differ"
-            )  # fmt: skip
+            )
         self.report.add("E215", e.span, what=what, help=f"write `{left}` or `{right}`", rewrites=[left, right])
         return False
 
@@ -233,10 +261,14 @@ class Typer:
         text = f"{self.source(a.span)} * {self.source(b.span)}"
         scalar = SCALAR in (a.axis, b.axis)
         self.report.add(
-            "E202", span, what=f"`@` of {_a(a.axis)} and {_a(b.axis)}: they share {'no axis' if not shared else 'two axes'}",
-            help="a product with a scalar is written `*`" if scalar else "`@` sums over the one axis that both sides share",
+            "E202",
+            span,
+            what=f"`@` of {_a(a.axis)} and {_a(b.axis)}: they share {'no axis' if not shared else 'two axes'}",
+            help="a product with a scalar is written `*`"
+            if scalar
+            else "`@` sums over the one axis that both sides share",
             rewrites=[text] if scalar else [],
-        )  # fmt: skip
+        )
         return None
 
     # calls
@@ -245,10 +277,18 @@ class Typer:
         fn = e.fn.id
         if fn not in BUILTINS:
             if fn in self.scope or reserved(fn) is not None:
-                self.report.add("E101", e.fn.span, what="the function", name=fn, help=f"`{fn}` is a name, not a function")
+                self.report.add(
+                    "E101", e.fn.span, what="the function", name=fn, help=f"`{fn}` is a name, not a function"
+                )
             else:
-                self.report.add("E101", e.fn.span, what="the function", name=fn, rewrites=nearest(fn, BUILTINS),
-                                help="functions are " + ", ".join(sorted(BUILTINS)))  # fmt: skip
+                self.report.add(
+                    "E101",
+                    e.fn.span,
+                    what="the function",
+                    name=fn,
+                    rewrites=nearest(fn, BUILTINS),
+                    help="functions are " + ", ".join(sorted(BUILTINS)),
+                )
             return None
         if fn == "dim":
             return self.dim(e)
@@ -282,7 +322,9 @@ class Typer:
             axis = _joined("+", *axes)
             wanted = "equal axes, or a vector and a scalar"
         if axis is None:
-            self.report.add("E202", span, what=f"`{fn}` of {_a(axes[0])} and {_a(axes[1])}", help=f"`{fn}` takes {wanted}")
+            self.report.add(
+                "E202", span, what=f"`{fn}` of {_a(axes[0])} and {_a(axes[1])}", help=f"`{fn}` takes {wanted}"
+            )
             return None
         return Call(fn, args, axis, span)
 
@@ -302,15 +344,27 @@ class Typer:
         n = 1
         if len(e.args) == 2:
             steps = e.args[1]
-            if not isinstance(steps, syn.Number) or not float(steps.text).is_integer() or not 1 <= float(steps.text) <= MAX_COUNT:
-                self.report.add("E214", steps.span, what=f"`{self.source(steps.span)}` tokens ago",
-                                help=f"`prev(x, n)` takes a literal n from 1 to {MAX_COUNT}")  # fmt: skip
+            if (
+                not isinstance(steps, syn.Number)
+                or not float(steps.text).is_integer()
+                or not 1 <= float(steps.text) <= MAX_COUNT
+            ):
+                self.report.add(
+                    "E214",
+                    steps.span,
+                    what=f"`{self.source(steps.span)}` tokens ago",
+                    help=f"`prev(x, n)` takes a literal n from 1 to {MAX_COUNT}",
+                )
                 return None
             n = int(float(steps.text))
         x = e.args[0]
         if not isinstance(x, syn.Name | syn.Item):
-            self.report.add("E214", x.span, what="`prev` takes an input, not an expression",
-                            help="apply `prev` to each input inside")  # fmt: skip
+            self.report.add(
+                "E214",
+                x.span,
+                what="`prev` takes an input, not an expression",
+                help="apply `prev` to each input inside",
+            )
             return None
         entry = self.scope.get(x.id)
         if entry is not None and entry.kind not in ("input", "broken"):
@@ -362,4 +416,6 @@ def _a(axis: Axis) -> str:
 
 
 def _kind(entry: Entry) -> str:
-    return {"input": "an input", "param": "a param", "state": "a state", "loop": "the variable of a loop"}.get(entry.kind, "a let")
+    return {"input": "an input", "param": "a param", "state": "a state", "loop": "the variable of a loop"}.get(
+        entry.kind, "a let"
+    )

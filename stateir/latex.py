@@ -90,7 +90,8 @@ def _number(x: float) -> str:
     if "e" not in digits:
         return digits
     mantissa, exponent = digits.split("e")
-    return rf"{mantissa} \cdot 10^{{{int(exponent)}}}"
+    power = rf"10^{{{int(exponent)}}}"
+    return power if mantissa == "1" else rf"{mantissa} \cdot {power}"
 
 
 def _call(fn: str, args: Sequence[str]) -> str:

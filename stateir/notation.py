@@ -9,7 +9,8 @@ from .ir import Axis, Bin, Call, Contract, Dim, Expr, Head, Neg, Num, Outer, Pre
 
 GREEK = ("alpha", "beta", "gamma", "delta", "eta", "theta", "kappa", "lam", "mu", "sigma", "tau", "phi")
 
-SUM, PRODUCT, FACTOR, ATOM = 1, 2, 3, 4
+# How tightly an expression binds: a sum, a product, a scalar multiple, what may stand in a product, what needs no care.
+SUM, PRODUCT, MULTIPLE, FACTOR, ATOM = 1, 2, 3, 4, 5
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,11 @@ def expression(e: Expr, style: Style) -> str:
     return _write(e, style)[0]
 
 
+def factor(e: Expr, style: Style) -> str:
+    """e as it stands in a product or in front of a dot: in parentheses if it needs them."""
+    return _at_least(e, FACTOR, style)
+
+
 def _at_least(e: Expr, level: int, style: Style) -> str:
     text, own = _write(e, style)
     return text if own >= level else style.paren(text)
@@ -61,7 +67,7 @@ def _write(e: Expr, style: Style) -> tuple[str, int]:
         case Neg(x):
             return style.minus + _at_least(x, PRODUCT, style), SUM
         case Outer(key, value):
-            return f"{_at_least(key, FACTOR, style)} {style.transpose(_at_least(value, ATOM, style))}", PRODUCT
+            return f"{_at_least(key, MULTIPLE, style)} {style.transpose(_at_least(value, ATOM, style))}", PRODUCT
         case Contract(a, b):
             return _contract(a, b, style), PRODUCT
         case Call(fn, args):
@@ -71,23 +77,30 @@ def _write(e: Expr, style: Style) -> tuple[str, int]:
 
 
 def _binary(op: str, a: Expr, b: Expr, style: Style) -> tuple[str, int]:
-    match op:
-        case "+" | "-":
+    match op, a:
+        case "+" | "-", _:
             sign = "+" if op == "+" else style.minus
-            return f"{_at_least(a, SUM, style)} {sign} {_at_least(b, PRODUCT, style)}", SUM
-        case "*":
-            # A scalar is written in front of what it scales, a product of equal axes with the elementwise sign.
-            scalar = Axis.SCALAR in (a.axis, b.axis)
-            first, second = (b, a) if b.axis is Axis.SCALAR and a.axis is not Axis.SCALAR else (a, b)
-            left = FACTOR if isinstance(first, Contract | Outer) else PRODUCT
-            sign = style.scale if scalar else style.hadamard
-            return f"{_at_least(first, left, style)}{sign}{_at_least(second, FACTOR, style)}", PRODUCT
-        case "/" if style.fraction:
+            right, level = _write(b, style)
+            bare = level > SUM or (op == "+" and not right.startswith(style.minus))
+            return f"{_at_least(a, SUM, style)} {sign} {right if bare else style.paren(right)}", SUM
+        case "*" | "/", Neg(x):
+            return style.minus + _binary(op, x, b, style)[0], SUM
+        case "*", _:
+            return _product(a, b, style)
+        case "/", _ if style.fraction:
             return style.fraction(expression(a, style), expression(b, style)), FACTOR
-        case "/":
+        case "/", _:
             return f"{_at_least(a, PRODUCT, style)} / {_at_least(b, FACTOR, style)}", PRODUCT
-        case _:
-            return style.power(_at_least(a, ATOM, style), expression(b, style)), FACTOR
+    return style.power(_at_least(a, ATOM, style), expression(b, style)), FACTOR
+
+
+def _product(a: Expr, b: Expr, style: Style) -> tuple[str, int]:
+    """A scalar is written in front of what it scales, a product of equal axes with the elementwise sign."""
+    if Axis.SCALAR not in (a.axis, b.axis):
+        left = FACTOR if isinstance(a, Contract | Outer) else PRODUCT
+        return f"{_at_least(a, left, style)}{style.hadamard}{_at_least(b, FACTOR, style)}", PRODUCT
+    scalar, body = (b, a) if a.axis is not Axis.SCALAR else (a, b)
+    return f"{_at_least(scalar, MULTIPLE, style)}{style.scale}{_at_least(body, MULTIPLE, style)}", MULTIPLE
 
 
 def _contract(a: Expr, b: Expr, style: Style) -> str:

@@ -22,7 +22,9 @@ MAX_DEPTH = 100
 @cache
 def grammar() -> Lark:
     text = Path(__file__).with_name("grammar.lark").read_text(encoding="utf-8")
-    return Lark(text, parser="lalr", lexer="contextual", start=["start", "header", "statement"], propagate_positions=True)
+    return Lark(
+        text, parser="lalr", lexer="contextual", start=["start", "header", "statement"], propagate_positions=True
+    )
 
 
 class TooDeep(Exception):
@@ -37,8 +39,14 @@ def parse_text(text: str) -> tuple[syn.File | None, list[Diagnostic]]:
     lines = text.count("\n") + 1
     if len(text) > MAX_CHARACTERS or lines > MAX_LINES:
         span = Span(1, 1, 1 + len(text.partition("\n")[0].rstrip("\r")))
-        return None, [diagnostic("E005", span, what=f"a text of {lines} lines and {len(text)} characters",
-                                 limit=f"{MAX_LINES} lines and {MAX_CHARACTERS} characters")]  # fmt: skip
+        return None, [
+            diagnostic(
+                "E005",
+                span,
+                what=f"a text of {lines} lines and {len(text)} characters",
+                limit=f"{MAX_LINES} lines and {MAX_CHARACTERS} characters",
+            )
+        ]
     try:
         tree: Any = grammar().parse(text if text.endswith("\n") else text + "\n", start="start")
     except UnexpectedInput:
@@ -119,9 +127,17 @@ class _Converter:
                 left, lo, hi, right = attr.children
                 bounds = syn.Range(self.expr(lo), self.expr(hi), left == "(", right == ")", self.span(attr))
         return syn.Declare(
-            kind, self.name(name), None if size is None else self.place(size), str(axis), unit, fixed, bounds,
-            None if start is None else self.expr(start), first, self.span(tree),
-        )  # fmt: skip
+            kind,
+            self.name(name),
+            None if size is None else self.place(size),
+            str(axis),
+            unit,
+            fixed,
+            bounds,
+            None if start is None else self.expr(start),
+            first,
+            self.span(tree),
+        )
 
     def place(self, tree: Any) -> syn.Place:
         span, parts = self.span(tree), tree.children

@@ -107,7 +107,7 @@ def _pairs(decay: Axis | None, chunk: int) -> str:
         return "plain products, causal mask"
     if decay is Axis.SCALAR:
         return "plain products times exp(G_i - G_j), masked before the exponential"
-    return f"products at {_levels(chunk)} dyadic reference levels, every exponent <= 0"
+    return f"products at {_levels(chunk)} dyadic reference levels, no reference later than its row"
 
 
 def _levels(chunk: int) -> int:
@@ -118,7 +118,8 @@ def _solve(erases: int, rows: int, chunk: int) -> str:
     if not erases:
         return "none: no row reads S"
     size = erases * chunk
-    outside = f", {rows - erases} write rows outside it" if rows > erases else ""
+    writes = rows - erases
+    outside = f"; {writes} pure write{'s' if writes > 1 else ''} a token outside it" if writes else ""
     return f"unit lower triangular, {size} x {size} a chunk, exact block substitution{outside}"
 
 

@@ -18,12 +18,34 @@ _CODE = re.compile(r'(?:"[^"]*"|[^#])*')
 _WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 
 _TERMINALS = {
-    "KIND": "`input`, `param` or `state`", "AXIS": "an axis (scalar, key, value, pair, matrix)", "ASSIGN": "`=`, `+=` or `-=`",
-    "UNIT": "`unit`", "FIXED": "`fixed`", "IN": "`in`", "FOR": "`for`", "RULE": "`rule`", "LET": "`let`", "UPDATE": "`update`",
-    "READ": "`read`", "LPAR": "`(`", "RPAR": "`)`", "LSQB": "`[`", "RSQB": "`]`", "COMMA": "`,`", "COLON": "`:`", "EQUAL": "`=`",
-    "PLUS": "`+`", "MINUS": "`-`", "INT": "a whole number", "NUMBER": "a number", "NAME": "a name",
-    "STRING": "a title in double quotes", "_NL": "the end of the line", "$END": "the end of the line", "__ANON_0": "`..`",
-}  # fmt: skip
+    "KIND": "`input`, `param` or `state`",
+    "AXIS": "an axis (scalar, key, value, pair, matrix)",
+    "ASSIGN": "`=`, `+=` or `-=`",
+    "UNIT": "`unit`",
+    "FIXED": "`fixed`",
+    "IN": "`in`",
+    "FOR": "`for`",
+    "RULE": "`rule`",
+    "LET": "`let`",
+    "UPDATE": "`update`",
+    "READ": "`read`",
+    "LPAR": "`(`",
+    "RPAR": "`)`",
+    "LSQB": "`[`",
+    "RSQB": "`]`",
+    "COMMA": "`,`",
+    "COLON": "`:`",
+    "EQUAL": "`=`",
+    "PLUS": "`+`",
+    "MINUS": "`-`",
+    "INT": "a whole number",
+    "NUMBER": "a number",
+    "NAME": "a name",
+    "STRING": "a title in double quotes",
+    "_NL": "the end of the line",
+    "$END": "the end of the line",
+    "__ANON_0": "`..`",
+}
 _OPERATORS = frozenset({"PLUS", "MINUS", "STAR", "SLASH", "AT", "CIRCUMFLEX"})
 _HELP = {
     "^T": "there is no transpose: write `outer(k, v)` for k vᵀ, `k @ S` for Sᵀk",
@@ -50,11 +72,20 @@ def parse_lines(text: str) -> tuple[syn.File | None, list[Diagnostic]]:
         is_rule = re.match(r"\s*rule\b", code) is not None
         span = Span(above + 1, len(code) - len(code.lstrip()) + 1, len(code) + 1)
         if is_rule and head is not None:
-            found.append(diagnostic("E001", span, expected="one rule a file", found="a second `rule` line",
-                                    help="put it in a file of its own"))  # fmt: skip
+            found.append(
+                diagnostic(
+                    "E001",
+                    span,
+                    expected="one rule a file",
+                    found="a second `rule` line",
+                    help="put it in a file of its own",
+                )
+            )
             break
         if head is None and not is_rule:
-            found.append(diagnostic("E001", span, expected="a line `rule NAME \"title\"` first", found=_quote(code.split()[0])))
+            found.append(
+                diagnostic("E001", span, expected='a line `rule NAME "title"` first', found=_quote(code.split()[0]))
+            )
             head = ("rule", "", span)
         try:
             tree: Any = parser.grammar().parse(code, start="header" if is_rule else "statement")
@@ -73,7 +104,7 @@ def parse_lines(text: str) -> tuple[syn.File | None, list[Diagnostic]]:
             found.append(too_deep)
             broken.update(_defined(code))
     if head is None:
-        found.append(diagnostic("E001", Span(1, 1, 1), expected="a line `rule NAME \"title\"`", found="an empty text"))
+        found.append(diagnostic("E001", Span(1, 1, 1), expected='a line `rule NAME "title"`', found="an empty text"))
         return None, found
     return syn.File(head[0], head[1], tuple(statements), frozenset(broken), head[2]), found
 
@@ -124,7 +155,9 @@ def _expected(allowed: set[str]) -> str:
         if "LPAR" in allowed and "LSQB" in allowed:
             allowed = allowed - {"LPAR", "LSQB"}
     words += sorted({_TERMINALS.get(name, name.lower()) for name in allowed})
-    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1] if words else "the end of the line"
+    return (
+        words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1] if words else "the end of the line"
+    )
 
 
 def _quote(found: str | Token) -> str:

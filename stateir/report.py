@@ -17,7 +17,9 @@ class Report:
         self.rewrites: dict[Diagnostic, tuple[str, ...]] = {}
         self._seen: set[tuple[str, Span]] = set()
 
-    def add(self, code: str, span: Span, *, help: str | None = None, rewrites: Sequence[str] = (), **facts: object) -> None:
+    def add(
+        self, code: str, span: Span, *, help: str | None = None, rewrites: Sequence[str] = (), **facts: object
+    ) -> None:
         """`rewrites` are texts for the place of `span`, the likeliest first."""
         if (code, span) in self._seen:
             return

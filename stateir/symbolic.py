@@ -171,7 +171,8 @@ class Algebra:
             out = self.ring(1 / coefficient)
             for i, p in enumerate(monomial):
                 if p:
-                    out *= (self.exp(-self.log_of[i]) if i in self.exponentials else self._inverse_symbol(self.gens[i])) ** p
+                    exponential = i in self.exponentials
+                    out *= (self.exp(-self.log_of[i]) if exponential else self._inverse_symbol(self.gens[i])) ** p
             return out
         return self._inverse_symbol(x)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .ir import Axis, Expr, Let, Ref, Rule, Update, walk
-from .normal import NormalForm, Row
-from .notation import GREEK, Style, expression
+from .ir import Axis, Bin, Expr, Let, Neg, Num, Ref, Update, walk
+from .normal import NormalForm, Readout, Row
+from .notation import GREEK, Style, expression, factor
 
 _GREEK = dict(zip(GREEK, "αβγδηθκλμστφ", strict=True))
 _SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
@@ -23,7 +23,8 @@ def number(x: float) -> str:
     """A constant as one would write it."""
     if x in (float("inf"), float("-inf")):
         return "∞" if x > 0 else "−∞"
-    return f"{x:g}".replace("-", "−")
+    mantissa, _, exponent = f"{x:g}".partition("e")
+    return (mantissa + (f"e{int(exponent)}" if exponent else "")).replace("-", "−")
 
 
 def _name(ref: Ref, back: int) -> str:
@@ -95,39 +96,45 @@ def _line(line: int, decay: Expr | None, rows: Sequence[tuple[int, Row]], writte
         sign = " ⊙ " if decay.axis is Axis.KEY else " "
         kept = f"{written.exp(expression(decay, written))}{sign}S"
     writes, solved = "", []
-    for number_, row in rows:
-        u = f"u{subscript(number_)}"
-        p = expression(row.p, written)
-        writes += f" + {p if _is_factor(p) else f'({p})'} {u}ᵀ"
-        y = "" if row.y is None else expression(row.y, written)
-        e = "" if row.e is None else expression(row.e, written)
-        erase = "" if not e else f"{'' if y else '−'}{' − ' if y else ''}{e if _is_factor(e) else f'({e})'}·S"
-        solved.append((f"  {u}", f"= {y}{erase}"))
+    for i, row in rows:
+        u = f"u{subscript(i)}"
+        writes += f" + {factor(row.p, written)} {u}ᵀ"
+        solved.append((f"  {u}", f"= {_written_value(row, written)}"))
     return [("S", f"← {kept}{writes}"), *solved]
 
 
-def _is_factor(text: str) -> bool:
-    return " + " not in text and " − " not in text and not text.startswith("−")
+def _written_value(row: Row, written: Style) -> str:
+    """y − e·S."""
+    y = "" if row.y is None else expression(row.y, written)
+    match row.e:
+        case None:
+            return y
+        case Neg(x):
+            return f"{y} + {factor(x, written)}·S" if y else f"{factor(x, written)}·S"
+    return f"{y} − {factor(row.e, written)}·S" if y else f"−{factor(row.e, written)}·S"
 
 
 def _read(nf: NormalForm, written: Style) -> list[tuple[str, str]]:
-    parts = []
-    for readout in nf.reads:
-        q = expression(readout.q, written)
-        text = f"{q if _is_factor(q) else f'({q})'}·S"
-        if readout.factor is not None:
-            factor = expression(readout.factor, written)
-            sign = " " if readout.factor.axis is Axis.SCALAR else " ⊙ "
-            text = f"{factor if _is_factor(factor) else f'({factor})'}{sign}({text})"
-        parts.append(text)
+    parts = [_readout(readout, written) for readout in nf.reads]
     if nf.rest is not None:
         parts.append(expression(nf.rest, written))
     return [(nf.rule.read.name, f"= {' + '.join(parts)}")]
 
 
+def _readout(readout: Readout, written: Style) -> str:
+    read = f"{factor(readout.q, written)}·S"
+    match readout.factor:
+        case None:
+            return read
+        case Bin("/", Num(1.0), divisor):
+            return f"{read} / {factor(divisor, written)}"
+    sign = " " if readout.factor.axis is Axis.SCALAR else " ⊙ "
+    return f"{factor(readout.factor, written)}{sign}({read})"
+
+
 def _definitions(nf: NormalForm) -> list[tuple[str, Expr]]:
     """The lets and the updates of vector states that the normal form refers to, in time order."""
-    rule: Rule = nf.rule
+    rule = nf.rule
     used = {r.name for e in _expressions(nf) for r in walk(e) if isinstance(r, Ref)}
     matrices = {s.name for s in rule.states if s.axis is Axis.MATRIX}
     found: list[tuple[str, Expr]] = []

@@ -24,7 +24,7 @@ def expression(text: str, rule: Rule) -> Expr:
 
 
 def replacements(given: Iterable[str], rule: Rule) -> dict[tuple[str, int | None], Expr]:
-    """`name=expression` and `name[i]=expression` texts, each right side in the rule's names. ValueError: no such form."""
+    """`name=expression` and `name[i]=expression`, each right side in the rule's names. ValueError: no such form."""
     out: dict[tuple[str, int | None], Expr] = {}
     for item in given:
         found = _REPLACEMENT.fullmatch(item)

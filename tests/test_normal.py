@@ -8,7 +8,10 @@ from stateir.core import core
 from stateir.ir import Axis
 from stateir.recurrences import library
 
-HEAD = "rule x\ninput q: key, k: key, v: value, a: key\ninput beta: scalar in (0, 1), g: key in (-inf, 0], h: scalar in (-inf, 0]\n"
+HEAD = (
+    "rule x\ninput q: key, k: key, v: value, a: key\n"
+    "input beta: scalar in (0, 1), g: key in (-inf, 0], h: scalar in (-inf, 0]\n"
+)
 
 
 def forms(lines: str):
