@@ -41,6 +41,19 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
     partial.replace(path)
 
 
+def facts(path: Path) -> dict[str, Any]:
+    """The facts of a checkpoint alone, without its tensors and without a look at its rule.
+
+    Raises:
+        ValueError: if the file is not a checkpoint of this package.
+    """
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata() or {}
+    if "facts" not in metadata:
+        raise ValueError(f"{path} is not a checkpoint of this package: its metadata has no 'facts'")
+    return dict(json.loads(metadata["facts"]))
+
+
 def load(path: Path, rule: Rule | None = None, allow_other_rule: bool = False) -> Checkpoint:
     """Reads a checkpoint.
 
@@ -55,13 +68,10 @@ def load(path: Path, rule: Rule | None = None, allow_other_rule: bool = False) -
     with safe_open(path, "pt") as file:
         metadata = file.metadata() or {}
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    if "facts" not in metadata:
-        raise ValueError(f"{path} is not a checkpoint of this package: its metadata has no 'facts'")
-    facts = json.loads(metadata["facts"])
     if "rule" not in metadata:
         if rule is not None:
             raise RuleChanged(f"{path} holds an attention model, but was loaded with the rule {rule.name}")
-        return Checkpoint(tensors, None, facts)
+        return Checkpoint(tensors, None, facts(path))
     stored = stateir.parse(metadata["rule"], filename=f"{path}:rule")
     if rule_hash(stored) != metadata["rule_hash"]:
         raise RuleChanged(f"{path}: the rule's text has hash {rule_hash(stored)}, its metadata say {metadata['rule_hash']}")
@@ -70,4 +80,4 @@ def load(path: Path, rule: Rule | None = None, allow_other_rule: bool = False) -
             f"{path} was trained with {stored.name} (hash {metadata['rule_hash']}), but the rule given is {rule.name} "
             f"(hash {rule_hash(rule)}); load it without a rule to use its own text, or allow the other rule explicitly"
         )
-    return Checkpoint(tensors, stored if rule is None else rule, facts)
+    return Checkpoint(tensors, stored if rule is None else rule, facts(path))

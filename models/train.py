@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import stateir
 from stateir.ir import Rule
 
 from . import checkpoint as checkpoints
 from .config import config_hash, from_dict, require, to_dict
+from .mixer import Mixer
 from .mqar import MqarConfig, Rows, accuracy, generate
 from .rule_text import rule_hash
 from .zoo import ATTENTION, Model, ModelConfig, state_bytes
@@ -121,19 +122,20 @@ def train(
         run.restore(checkpoints.load(saved, rule))
     if log is not None:
         _restart_log(log, config, rule, run)
-    finished = run.done
-    while not finished:
-        record: dict[str, Any] = {"event": "step", "step": run.step + 1, "loss": run.advance()}
-        stopping = run.step == stop_after
-        if run.step % config.eval_every == 0 or run.step == config.steps or stopping:
-            record = run.evaluate(record["loss"], recorded=not stopping or run.step % config.eval_every == 0)
-            if saved is not None:
-                checkpoints.save(saved, run.checkpoint())
+    while not run.done:
+        loss = run.advance()
+        record: dict[str, Any] = {"event": "step", "step": run.step, "loss": loss}
+        due = run.step % config.eval_every == 0 or run.step == config.steps
+        if due:
+            record = run.evaluate(loss)
             if log is not None:
                 _append(log, record)
+        if saved is not None and (due or run.step == stop_after):
+            checkpoints.save(saved, run.checkpoint())
         if report is not None:
             report(record)
-        finished = run.done or stopping
+        if run.step == stop_after:
+            break
     return Result(config, run.final, run.best, run.step, tuple(run.records))
 
 
@@ -171,7 +173,7 @@ class _Run:
         loss = self.model.loss(ids, labels)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
+        nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
         self.optimizer.step()
         self.step += 1
         return float(loss.detach())
@@ -201,7 +203,7 @@ class _Run:
         config = from_dict(TrainConfig, saved.facts["config"])
         require(
             config == self.config,
-            f"the run there has configuration {config_hash(config)}, this one {config_hash(self.config)}: {_differences(config, self.config)}",
+            f"the run in the folder has another configuration: {_differences(config, self.config)}",
         )
         load_model(self.model, saved)
         state: dict[int, dict[str, Tensor]] = {}
@@ -222,13 +224,13 @@ def load_model(model: Model, saved: checkpoints.Checkpoint) -> None:
 
 
 def _optimizer(model: Model, config: TrainConfig) -> torch.optim.AdamW:
-    """Weight decay falls on matrices alone: not on norms, biases, decays, or a rule's params."""
-    scalars = {id(p) for block in model.blocks for p in getattr(block.mixer, "scalar_parameters", list)()}
-    ruled = {id(p) for name, p in model.named_parameters() if ".params." in name}
-    groups: dict[tuple[float, float], list[torch.nn.Parameter]] = {}
+    """Weight decay falls on projections and embeddings alone: not on norms, biases, decays, or a rule's params."""
+    decayed = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear | nn.Embedding)}
+    scalars = {id(p) for m in model.modules() if isinstance(m, Mixer) for p in m.scalar_parameters()}
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for p in model.parameters():
-        decay = config.weight_decay if p.dim() >= 2 and id(p) not in ruled else 0.0
-        groups.setdefault((decay, config.scalar_lr if id(p) in scalars else 1.0), []).append(p)
+        key = (config.weight_decay if id(p) in decayed else 0.0, config.scalar_lr if id(p) in scalars else 1.0)
+        groups.setdefault(key, []).append(p)
     return torch.optim.AdamW(
         [{"params": ps, "weight_decay": decay, "factor": factor} for (decay, factor), ps in groups.items()],
         lr=config.lr, betas=(0.9, 0.95),

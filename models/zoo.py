@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from stateir.codegen.step import prev_windows
+from stateir.codegen.carried import prev_windows
 from stateir.ir import Axis, Rule
 
 from .attention import Attention, AttentionCache
