@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from . import syntax as syn
 from .consts import evaluate
-from .expressions import MAX_COUNT, Typer
+from .expressions import MAX_COUNT, Typer, named
 from .ir import Axis, Bin, Expr, Input, Interval, Let, Line, Param, Read, Ref, Rule, S, Span, State, Update, walk
 from .names import Entry, reserved
 from .report import Report
@@ -263,8 +263,8 @@ class _Checker:
                 "E206",
                 line.value.span,
                 name=line.state.id,
-                axis=_named(state.axis),
-                found=_named(value.axis),
+                axis=named(state.axis),
+                found=named(value.axis),
                 help="`outer(key, value)` makes a matrix" if state.axis is Axis.MATRIX else None,
             )
             return False
@@ -281,7 +281,7 @@ class _Checker:
             return
         self.read_on = line.span.line
         if value is not None and value.axis is not Axis.VALUE:
-            self.report.add("E207", line.value.span, found=_named(value.axis))
+            self.report.add("E207", line.value.span, found=named(value.axis))
             return
         if self.define(line.name, Entry("broken", line=line.span.line)) and value is not None:
             self.lines.append(Read(line.name.id, value, line.span))
@@ -289,7 +289,3 @@ class _Checker:
 
 def _matrix_state(e: Expr) -> Ref | None:
     return next((x for x in walk(e) if isinstance(x, Ref) and x.axis is Axis.MATRIX), None)
-
-
-def _named(axis: Axis) -> str:
-    return {Axis.SCALAR: "a scalar", Axis.MATRIX: "a matrix"}.get(axis, f"a {axis.value} vector")

@@ -70,7 +70,7 @@ def summarise(rule: Rule, shape: Shape | None = None) -> Summary:
     return Summary(
         rule=rule.name,
         title=rule.title,
-        names=tuple(_name(x) for x in (*rule.inputs, *rule.params, *rule.states)),
+        names=tuple(_name(x) for x in rule.declared),
         normal_form=None if nf is None else written(nf),
         proofs=proofs,
         stability=tuple(stability(nf)) if nf is not None else (),
