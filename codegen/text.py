@@ -68,9 +68,9 @@ def varies(e: Expr, varying: set[str]) -> bool:
 
 def expanded(text: str, e: Expr, axis: Axis, rule: Rule, scope: Scope, leading: tuple[str, ...]) -> str:
     """`text`, made of params and constants alone, with the leading dimensions of an input."""
-    names = [*leading] + ([] if axis is Axis.SCALAR else ["K" if axis is Axis.KEY else "V"])
-    scope.used.update(names)
-    shape = ", ".join(scope.fresh(name) for name in names)
+    own = {Axis.SCALAR: [], Axis.KEY: ["K"], Axis.VALUE: ["V"], Axis.PAIR: ["K"]}[axis]
+    scope.used.update([*leading, *own])
+    shape = ", ".join(scope.fresh(name) for name in [*leading, *own]) + (" // 2" if axis is Axis.PAIR else "")
     if scope.is_const(e):
         return f"{scope.names[rule.inputs[0].name]}.new_full(({shape}), {text})"
     return f"({text}).expand({shape})"
@@ -88,6 +88,14 @@ def assignment(target: str, text: str) -> str:
             breaks.append(i + 1)
     terms = [text[a:b].strip() for a, b in itertools.pairwise([*breaks, len(text)])]
     return "\n".join([f"{target} = (", *(f"    {term}" for term in terms), ")"])
+
+
+def call(head: str, arguments: list[str]) -> str:
+    """`head(arguments)`; one that is too long has an argument a line."""
+    line = f"{head}({', '.join(arguments)})"
+    if len(line) + INDENT <= WIDTH:
+        return line
+    return "\n".join([f"{head}(", *(f"    {a}," for a in arguments), ")"])
 
 
 def function(name: str, arguments: list[str], result: str, docstring: str, body: list[str]) -> str:
