@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from stateir.ir import Axis, Bin, Call, Contract, Dim, Expr, Head, Neg, Num, Outer, Prev, Ref, Rule, children, walk
+from stateir.ranges import Ranges
 
 # Python's precedence, from loose to tight.
 SUM, PRODUCT, UNARY, POWER, ATOM = range(5)
@@ -52,7 +53,9 @@ def log_softplus(x: Tensor) -> Tensor:
 ''',
 }
 
-_RESERVED = frozenset({"torch", "math", "F", "Tensor", "step", "run", "start", "prologue", *HELPERS, *dir(builtins)})
+_RESERVED = frozenset(
+    {"torch", "math", "F", "Tensor", "step", "run", "start", "prologue", "chunked", *HELPERS, *dir(builtins)}
+)
 
 
 def python_names(rule: Rule) -> dict[str, str]:
@@ -67,31 +70,33 @@ def python_names(rule: Rule) -> dict[str, str]:
     return names
 
 
-def _never(e: Expr) -> int:
-    return 0
-
-
 @dataclass
 class Scope:
     """How one rule's names are spelled in one generated text.
 
     `names` maps the rule's names to Python's; `consts` are the names of lets that are plain numbers. `state` and `prev`
-    spell the use of a state and of an earlier token. `clamp` gives the sign of a divisor (or argument of log, rsqrt, ^)
-    that a range proves to be nonzero but that may underflow, 0 for all others. `used` collects the helpers, "K" and "V"
-    that the text needs.
+    spell the use of a state and of an earlier token. `ranges` says which operands underflow could bring to a 0 that
+    their range excludes. `used` collects the helpers and the names of sizes that the text needs.
     """
 
     names: dict[str, str]
     consts: frozenset[str] = frozenset()
     state: Callable[[Ref], str] | None = None
     prev: Callable[[Prev], str] | None = None
-    clamp: Callable[[Expr], int] = _never
+    ranges: Ranges | None = None
     used: set[str] = field(default_factory=set)
+    taken: set[str] = field(default_factory=set)
 
     def fresh(self, name: str) -> str:
         """`name`, with underscores after it until no name of the rule has it."""
-        while name in self.names.values():
+        while name in self.names.values() or name in self.taken:
             name += "_"
+        return name
+
+    def new(self, name: str) -> str:
+        """A fresh name that is taken from now on."""
+        name = self.fresh(name)
+        self.taken.add(name)
         return name
 
     def is_const(self, e: Expr) -> bool:
@@ -117,7 +122,7 @@ def const_lets(rule: Rule) -> frozenset[str]:
 
 def scope_of(rule: Rule) -> Scope:
     """A fresh scope for a text about this rule."""
-    return Scope(python_names(rule), const_lets(rule))
+    return Scope(python_names(rule), const_lets(rule), ranges=Ranges(rule))
 
 
 def torch_text(e: Expr, scope: Scope, axis: Axis | None = None) -> str:
@@ -224,21 +229,20 @@ def _bin(e: Bin, scope: Scope) -> tuple[str, int]:
     # a - (b + c) and a / (b * c) keep their parentheses; a + (b + c) too, so that rounding is that of the rule's text.
     a = _operand(e.a, e.axis, scope, prec)
     if e.op == "/":
-        b = _wrap(_lift(*_guarded(e.b, scope), e.b, e.axis, scope), prec + 1)
+        b = _wrap(_lift(*_guarded(e, e.b, scope), e.b, e.axis, scope), prec + 1)
     else:
         b = _operand(e.b, e.axis, scope, prec + 1)
     return f"{a} {e.op} {b}", prec
 
 
-def _guarded(e: Expr, scope: Scope) -> tuple[str, int]:
-    """e, kept off 0 by the smallest normal number where its range excludes 0 but rounding may reach it."""
-    text, prec = _emit(e, scope)
-    sign = 0 if scope.is_const(e) else scope.clamp(e)
-    if sign == 0:
+def _guarded(e: Expr, operand: Expr, scope: Scope) -> tuple[str, int]:
+    """The operand of e, kept off 0 by the smallest normal number where its range excludes 0 but underflow does not."""
+    text, prec = _emit(operand, scope)
+    if scope.ranges is None or scope.is_const(operand) or not scope.ranges.needs_clamp(e):
         return text, prec
     scope.used.add("tiny")
     tiny = scope.fresh("tiny")
-    bound = f"min={tiny}" if sign > 0 else f"max=-{tiny}"
+    bound = f"min={tiny}" if scope.ranges.of(operand).lo >= 0 else f"max=-{tiny}"
     return f"torch.clamp({text}, {bound})", ATOM
 
 
@@ -246,7 +250,7 @@ def _power(e: Bin, scope: Scope) -> tuple[str, int]:
     whole = isinstance(e.b, Num) and e.b.value.is_integer()
     negative = isinstance(e.b, Neg) and isinstance(e.b.x, Num) and e.b.x.value.is_integer()
     if whole or negative or scope.is_const(e.a):
-        base = _emit(e.a, scope) if whole else _guarded(e.a, scope)
+        base = _guarded(e, e.a, scope)
         return f"{_wrap(base, ATOM)} ** {_wrap(_emit(e.b, scope), POWER)}", POWER
     y = _operand(e.b, e.axis, scope, PRODUCT)
     log = Call("log", (e.a,), e.a.axis)
@@ -286,7 +290,7 @@ def _call(e: Call, scope: Scope) -> tuple[str, int]:
             scope.used.add("log_softplus")
             return f"log_softplus({inner})", ATOM
     if e.fn in ("log", "rsqrt"):
-        args = [_guarded(x, scope)[0]]
+        args = [_guarded(e, x, scope)[0]]
     if e.fn in HELPERS:
         scope.used.add(e.fn)
     return _TORCH[e.fn].format(*args), ATOM

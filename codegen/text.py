@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from stateir.ir import Axis, Expr, Input, Line, Param, Ref, Rule, Update, walk
@@ -9,15 +10,7 @@ from stateir.ir import Axis, Expr, Input, Line, Param, Ref, Rule, Update, walk
 from .expr import HELPERS, Scope
 
 WIDTH = 120
-
-
-def imports(text: str) -> str:
-    """The import statements that generated text needs."""
-    lines = ["import math", ""] if "math." in text else []
-    lines.append("import torch")
-    if "F." in text:
-        lines.append("import torch.nn.functional as F")
-    return "\n".join([*lines, "from torch import Tensor"])
+INDENT = 4
 
 
 def line_comment(rule: Rule, line: Line) -> str:
@@ -75,12 +68,34 @@ def varies(e: Expr, varying: set[str]) -> bool:
 
 def expanded(text: str, e: Expr, axis: Axis, rule: Rule, scope: Scope, leading: tuple[str, ...]) -> str:
     """`text`, made of params and constants alone, with the leading dimensions of an input."""
-    names = [*leading] + ([] if axis is Axis.SCALAR else ["K" if axis is Axis.KEY else "V"])
-    scope.used.update(names)
-    shape = ", ".join(scope.fresh(name) for name in names)
+    own = {Axis.SCALAR: [], Axis.KEY: ["K"], Axis.VALUE: ["V"], Axis.PAIR: ["K"]}[axis]
+    scope.used.update([*leading, *own])
+    shape = ", ".join(scope.fresh(name) for name in [*leading, *own]) + (" // 2" if axis is Axis.PAIR else "")
     if scope.is_const(e):
         return f"{scope.names[rule.inputs[0].name]}.new_full(({shape}), {text})"
     return f"({text}).expand({shape})"
+
+
+def assignment(target: str, text: str) -> str:
+    """`target = text`; one that is too long is broken before each term of its outermost sum."""
+    line = f"{target} = {text}"
+    if len(line) + INDENT <= WIDTH:
+        return line
+    breaks, depth = [0], 0
+    for i, c in enumerate(text):
+        depth += (c in "([{") - (c in ")]}")
+        if depth == 0 and text[i : i + 3] in (" + ", " - "):
+            breaks.append(i + 1)
+    terms = [text[a:b].strip() for a, b in itertools.pairwise([*breaks, len(text)])]
+    return "\n".join([f"{target} = (", *(f"    {term}" for term in terms), ")"])
+
+
+def call(head: str, arguments: list[str]) -> str:
+    """`head(arguments)`; one that is too long has an argument a line."""
+    line = f"{head}({', '.join(arguments)})"
+    if len(line) + INDENT <= WIDTH:
+        return line
+    return "\n".join([f"{head}(", *(f"    {a}," for a in arguments), ")"])
 
 
 def function(name: str, arguments: list[str], result: str, docstring: str, body: list[str]) -> str:
@@ -90,11 +105,32 @@ def function(name: str, arguments: list[str], result: str, docstring: str, body:
         head = f"def {name}(\n    {', '.join(arguments)}\n) -> {result}:"
     if max(map(len, head.split("\n"))) > WIDTH:
         head = "\n".join([f"def {name}(", *(f"    {a}," for a in arguments), f") -> {result}:"])
-    return "\n".join([head, f'    """{docstring}"""', *(f"    {line}" for line in body)])
+    return "\n".join([head, f'    """{docstring}"""', *_indented(body)])
+
+
+def _indented(lines: list[str]) -> list[str]:
+    return [" " * INDENT + part for line in lines for part in line.split("\n")]
 
 
 def module(docstring: str, parts: list[str]) -> str:
-    """The text of a module that stands on its own."""
-    text = "\n\n\n".join(parts) + "\n"
+    """The text of a module that stands on its own. Imports that the parts begin with are gathered at its top."""
+    lines = "\n\n\n".join(part.strip("\n") for part in parts).split("\n")
+    found = {line for line in lines if _is_import(line)} | {"import torch", "from torch import Tensor"}
+    body = "\n".join(line for line in lines if not _is_import(line)).strip("\n")
+    body = re.sub(r"\n{4,}", "\n\n\n", body)
+    found |= {"import math"} if "math." in body else set()
+    found |= {"import torch.nn.functional as F"} if re.search(r"\bF\.", body) else set()
+    future = sorted(line for line in found if line.startswith("from __future__"))
+    torch = sorted((line for line in found if line.split()[1].startswith("torch")), key=_import_order)
+    library = sorted(found - {*future, *torch}, key=_import_order)
+    top = "\n\n".join("\n".join(group) for group in (future, library, torch) if group)
     docstring = docstring.replace("\\", "\\\\")
-    return f'"""{docstring}"""\n\n{imports(text)}\n\n\n{text}'
+    return f'"""{docstring}"""\n\n{top}\n\n\n{body}\n'
+
+
+def _is_import(line: str) -> bool:
+    return line.startswith(("import ", "from "))
+
+
+def _import_order(line: str) -> tuple[bool, str]:
+    return line.startswith("from"), line
