@@ -38,7 +38,9 @@ def chunked_source(shape: Shape) -> str:
     """
     plan = _plan(shape)
     sections = (_load(shape), _between_tokens(plan), _within_token(plan), _values(plan), _scan(plan), _output(plan))
-    body = "\n\n".join("\n".join(f"    {line}".rstrip() for line in section) for section in map(list, sections) if section)
+    body = "\n\n".join(
+        "\n".join(f"    {line}".rstrip() for line in section) for section in map(list, sections) if section
+    )
     head = "def chunked(tensors: dict[str, Tensor], S0: Tensor, chunk: int) -> tuple[Tensor, Tensor]:"
     doc = '    """Output [B, T, H, V] and last state [B, H, K, V]; S0 [B, H, K, V], tensors [B, T, H, ...]; chunk >= 1."""'
     pieces = [piece.strip("\n") for piece in _helpers(plan)]
@@ -143,7 +145,9 @@ def _helpers(plan: _Plan) -> Iterator[str]:
             yield parts.LEVELS
     if any(_seen(plan, reader, writer) for _, reader, writer in plan.pairs):
         yield parts.ON_DIAGONAL
-    covectors = [reader for reader in plan.readers for couplings in reader.couplings for c in couplings if not c.explicit]
+    covectors = [
+        reader for reader in plan.readers for couplings in reader.couplings for c in couplings if not c.explicit
+    ]
     if covectors:
         yield parts.DOT
     if plan.shape.reads:
@@ -297,8 +301,10 @@ def _scan(plan: _Plan) -> Iterator[str]:
     decays = plan.shape.decay != "none"
     loop: dict[str, str] = {}
     if plan.erases:
-        yield "# From chunk to chunk: S' = (D - P'US) S + (P'U0 + W'X)." if plan.writes else (
-            "# From chunk to chunk: S' = (D - P'US) S + P'U0."
+        yield (
+            "# From chunk to chunk: S' = (D - P'US) S + (P'U0 + W'X)."
+            if plan.writes
+            else ("# From chunk to chunk: S' = (D - P'US) S + P'U0.")
         )
         decay = "torch.diag_embed(D.expand(-1, K))" if decays else "torch.eye(K, dtype=S0.dtype, device=S0.device)"
         yield f"turn = {decay} - P.mT @ US"
@@ -349,7 +355,9 @@ def _output(plan: _Plan) -> Iterator[str]:
             yield f"{', '.join(names)} = O.unflatten(1, (-1, {len(reads)})).unbind(2)"
         for r, read in enumerate(reads):
             source = f"o{r}" if len(reads) > 1 else "O"
-            factor = {"none": "", "scalar": f'tensors["f{r}"][..., None] * ', "value": f'tensors["f{r}"] * '}[read.factor]
+            factor = {"none": "", "scalar": f'tensors["f{r}"][..., None] * ', "value": f'tensors["f{r}"] * '}[
+                read.factor
+            ]
             terms.append(f"{factor}from_chunks({source}, B, H, T, chunk)")
     if plan.shape.rest:
         terms.append('tensors["rest"]')

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stateir.codegen.chunked import chunked_source, default_chunk
 from stateir.codegen.shape import Coupling, ReadShape, RowShape, Shape, shape_of
+from torch import Tensor
+
 from stateir.ir import Axis, Ref
 from stateir.normal import Core, CoreRead, CoreRow
-from torch import Tensor
 
 torch.set_num_threads(1)
 Tensors = dict[str, Tensor]
@@ -62,7 +63,9 @@ def step_loop(shape: Shape, x: Tensors, state: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack(out, 1), state
 
 
-def make(shape: Shape, T: int, *, B: int = 1, H: int = 2, seed: int = 0, decays: str = "mixed") -> tuple[Tensors, Tensor]:
+def make(
+    shape: Shape, T: int, *, B: int = 1, H: int = 2, seed: int = 0, decays: str = "mixed"
+) -> tuple[Tensors, Tensor]:
     """Random tensors of a shape in float64. Erase factors are small enough that no state explodes."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -125,7 +128,11 @@ def outcome(run: Callable[[Tensors, Tensor], tuple[Tensor, Tensor]], x: Tensors,
     loss = (o * weights).sum() + (last * torch.linspace(0, 2, last.numel(), dtype=o.dtype).view(last.shape)).sum()
     inputs = [*leaves.values(), start]
     grads = torch.autograd.grad(loss, inputs, allow_unused=True)
-    return [o.detach(), last.detach(), *(torch.zeros_like(i) if g is None else g for g, i in zip(grads, inputs, strict=True))]
+    return [
+        o.detach(),
+        last.detach(),
+        *(torch.zeros_like(i) if g is None else g for g, i in zip(grads, inputs, strict=True)),
+    ]
 
 
 def error(shape: Shape, x: Tensors, state: Tensor, chunk: int, edit: Callable[[str], str] = lambda text: text) -> float:
@@ -147,7 +154,11 @@ DELTA = Shape("key", (RowShape(True, True, True, (), 0),), (ReadShape("none", Tr
 WRITE = Shape("key", (RowShape(False, True, True, (), 0),), (ReadShape("none", True, (C(0, False),)),), False)
 TWO = Shape(
     "key",
-    (RowShape(True, False, False, (), 0), RowShape(False, True, True, (), 1), RowShape(True, True, True, (C(0, False), C(1, True)), 2)),
+    (
+        RowShape(True, False, False, (), 0),
+        RowShape(False, True, True, (), 1),
+        RowShape(True, True, True, (C(0, False), C(1, True)), 2),
+    ),
     (ReadShape("value", True, (C(0, False), C(1, True))), ReadShape("scalar", False, (C(2, True),))),
     True,
 )
@@ -300,4 +311,16 @@ def test_shape_of_core() -> None:
         (ReadShape("value", True, (C(0, False), C(1, True))), ReadShape("scalar", False, ())),
         True,
     )
-    assert [name for name, _ in shape.tensors()] == ["g", "p0", "y0", "e1", "c1_0", "q0", "f0", "m0_1", "q1", "f1", "rest"]
+    assert [name for name, _ in shape.tensors()] == [
+        "g",
+        "p0",
+        "y0",
+        "e1",
+        "c1_0",
+        "q0",
+        "f0",
+        "m0_1",
+        "q1",
+        "f1",
+        "rest",
+    ]
