@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from lark import Lark, Token, Tree
+from lark import Token, Tree
 from lark.exceptions import UnexpectedInput
 
 from . import syntax as syn
 from .diagnostics import Diagnostic
 from .errors import diagnostic
 from .ir import Span
+from .tables import grammar
 
 MAX_CHARACTERS = 200_000
 MAX_LINES = 1_000
@@ -35,14 +34,6 @@ def defined(line: str) -> list[str]:
     if words[:1] and words[0] in ("input", "param", "state"):
         return words[1:]
     return words[:2] if words[:1] == ["read"] else words[1:2]
-
-
-@cache
-def grammar() -> Lark:
-    text = Path(__file__).with_name("grammar.lark").read_text(encoding="utf-8")
-    return Lark(
-        text, parser="lalr", lexer="contextual", start=["start", "header", "statement"], propagate_positions=True
-    )
 
 
 class Malformed(Exception):

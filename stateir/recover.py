@@ -13,6 +13,7 @@ from . import syntax as syn
 from .diagnostics import Diagnostic
 from .errors import diagnostic
 from .ir import Span
+from .tables import grammar
 
 _TERMINALS = {
     "KIND": "`input`, `param` or `state`",
@@ -84,7 +85,7 @@ def parse_lines(text: str) -> tuple[syn.File | None, list[Diagnostic]]:
             )
             head = ("rule", "", span)
         try:
-            tree: Any = parser.grammar().parse(code, start="header" if is_rule else "statement")
+            tree: Any = grammar().parse(code, start="header" if is_rule else "statement")
         except UnexpectedInput as error:
             found.append(_in_words(error, code, above))
             broken.update(parser.defined(code))

@@ -11,7 +11,22 @@ param lam: scalar in [0, 0.25] = 0.25 * sigmoid(-2), D: value fixed = 1 / (1 + h
 state z: key, m: scalar = -inf
 """
 _ATOMS = {
-    "scalar": ["c", "s", "h", "lam", "m", "2", "0.5", "1e-3", "dim(key)", "sa[1]", "n", "(q @ k)", "prev(s, 2)", "(v @ w)"],
+    "scalar": [
+        "c",
+        "s",
+        "h",
+        "lam",
+        "m",
+        "2",
+        "0.5",
+        "1e-3",
+        "dim(key)",
+        "sa[1]",
+        "n",
+        "(q @ k)",
+        "prev(s, 2)",
+        "(v @ w)",
+    ],
     "key": ["q", "k", "b", "g", "z", "ka[0]", "ka[n-1]", "prev(k)", "rotate(k, th)", "prev(ka[1], 3)"],
     "value": ["v", "w", "u", "D", "prev(v)"],
 }
