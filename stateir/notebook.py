@@ -6,8 +6,7 @@ that a cell returns is shown with its equation, normal form, plan and warnings.
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .compile_text import compile_text
 from .diagnostics import Diagnostic, RuleError
@@ -56,18 +55,25 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
             shell.user_ns[name] = compiled
         return compiled
 
-    shell.register_magic_function(rule, magic_kind="cell", magic_name="rule")
-    html = shell.display_formatter.formatters["text/html"]
-    html.for_type(Rule, lambda r: rule_html(r, _warnings(r)))
-    terminal = shell.display_formatter.formatters["text/plain"]
-    terminal.for_type(Rule, lambda r, printer, cycle: printer.text(f"rule {r.name}: {r.title}".rstrip(": ")))
+    shell.magics_manager.register_function(rule, magic_kind="cell", magic_name="rule")
+    formatters = _formatters(shell)
+    formatters["text/html"].for_type(Rule, lambda r: rule_html(r, _warnings(r)))
+    formatters["text/plain"].for_type(
+        Rule, lambda r, printer, cycle: printer.text(f"rule {r.name}: {r.title}" if r.title else f"rule {r.name}")
+    )
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
     """Called by `%unload_ext stateir.notebook`."""
     del shell.magics_manager.magics["cell"]["rule"]
     for kind in ("text/html", "text/plain"):
-        shell.display_formatter.formatters[kind].pop(Rule)
+        _formatters(shell)[kind].pop(Rule)
+
+
+def _formatters(shell: InteractiveShell) -> Any:
+    """A shell's formatters by MIME type; IPython types the first as optional and the others not at all."""
+    assert shell.display_formatter is not None
+    return shell.display_formatter.formatters
 
 
 def compile_cell(cell: str) -> Rule:
@@ -76,8 +82,7 @@ def compile_cell(cell: str) -> Rule:
     if compiled is None:
         from IPython.display import display
 
-        display(Findings(found, cell))
-        sys.stdout.flush()
+        display(Findings(found, cell))  # type: ignore[no-untyped-call]
         raise CellError([d for d in found if not d.code.startswith("W")], cell, FILENAME)
     return compiled
 

@@ -148,8 +148,8 @@ def test_hover_while_the_text_has_errors() -> None:
 
 
 def test_no_text_and_no_place_breaks_an_editor() -> None:
-    """Every prefix of a text, with every request at its end: what an editor asks while one types."""
-    for end in range(len(TEXT)):
+    """Prefixes of a text, with every request at their end: what an editor asks while one types."""
+    for end in range(0, len(TEXT), 3):
         text, line, column = place(TEXT[:end] + "¦")
         known = document(text)
         hover(known, line, column)

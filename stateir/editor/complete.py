@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from ..names import AXES, BUILTINS
+from stateir.names import AXES, BUILTINS
+
 from .document import Document
 from .glossary import WORDS
 from .patterns import STATEMENTS, Token

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
-from ..compile_text import compile_text
-from ..diagnostics import Diagnostic
-from ..ir import Rule, Span
+from stateir.compile_text import compile_text
+from stateir.diagnostics import Diagnostic
+from stateir.ir import Rule, Span
+
 from .patterns import Kind, Token, tokens
 
 # A call and a keyword can be hovered too; what can be defined is a name, or S.
@@ -84,7 +86,7 @@ def _definitions(all_tokens: tuple[Token, ...]) -> Iterator[Definition]:
                 yield from (Definition(t.text, kind, t.span) for t in line[1:2] if t.kind == "state")
                 yield from (
                     Definition(t.text, "for", t.span)
-                    for word, t in zip(line, line[1:], strict=False)
+                    for word, t in pairwise(line)
                     if word.text == "for" and t.kind == "name"
                 )
 

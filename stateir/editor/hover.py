@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from .. import intervals
-from ..affine import normal_form
-from ..core import core
-from ..error_table import TABLE
-from ..ir import Axis, Expr, Input, Interval, Let, Param, Read, Ref, Rule, Span, State, walk
-from ..plan import describe, plan
-from ..ranges import Ranges
-from ..unicode import normal_form as written
+from stateir import intervals
+from stateir.affine import normal_form
+from stateir.core import core
+from stateir.error_table import TABLE
+from stateir.ir import Axis, Expr, Input, Interval, Let, Param, Read, Ref, Rule, Span, State, walk
+from stateir.plan import describe, plan
+from stateir.ranges import Ranges
+from stateir.unicode import normal_form as written
+
 from .document import Definition, Document
 from .glossary import WORDS
 from .patterns import Token
@@ -92,8 +93,8 @@ def _range(rule: Rule | None, word: Token) -> list[str]:
 
 def _use(rule: Rule, word: Token) -> Ref | None:
     """The typed name at the word's place; at a definition the name as its readers see it first."""
-    starts = [d.start for d in (*rule.params, *rule.states) if d.start is not None]
-    for e in (*starts, *(line.value for line in rule.lines)):
+    starts = [p.start for p in rule.params] + [s.start for s in rule.states]
+    for e in (*(start for start in starts if start is not None), *(line.value for line in rule.lines)):
         for x in walk(e):
             at_word = (x.span.line, x.span.column) == (word.span.line, word.span.column)
             if at_word and isinstance(x, Ref) and x.name == word.text:
@@ -107,7 +108,8 @@ def _use(rule: Rule, word: Token) -> Ref | None:
 
 
 def _declared(rule: Rule, name: str) -> Input | Param | State | None:
-    return next((d for d in (*rule.inputs, *rule.params, *rule.states) if d.name == name), None)
+    everything: tuple[Input | Param | State, ...] = (*rule.inputs, *rule.params, *rule.states)
+    return next((d for d in everything if d.name == name), None)
 
 
 def _defined(rule: Rule, name: str) -> Expr | None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from .. import latex
-from ..affine import normal_form
-from ..core import core
-from ..diagnostics import Diagnostic
-from ..ir import Rule
-from ..plan import describe, plan
-from ..unicode import normal_form as written
+from stateir import latex
+from stateir.affine import normal_form
+from stateir.core import core
+from stateir.diagnostics import Diagnostic
+from stateir.ir import Rule
+from stateir.plan import describe, plan
+from stateir.unicode import normal_form as written
 
 _PRE = "margin:0.3em 0;line-height:1.4;white-space:pre;overflow-x:auto;background:none"
 _COLOURS = {"error": "#c62828", "warning": "#b26a00"}

@@ -1,4 +1,4 @@
-"""The Pygments lexer, found under the names `stateir` and `rule` and for *.rule files (entry point `pygments.lexers`)."""
+"""The Pygments lexer: `stateir`, `rule` and *.rule files, through the entry point `pygments.lexers`."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from ..ir import Span
-from ..names import AXES, BUILTINS
+from stateir.ir import Span
+from stateir.names import AXES, BUILTINS
 
 Kind = Literal[
     "comment", "string", "statement", "keyword", "function", "attribute", "axis", "state", "constant", "name", "number",

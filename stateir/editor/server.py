@@ -12,9 +12,10 @@ from lsprotocol import types as lsp
 from pygls.lsp.server import LanguageServer
 from pygls.workspace import PositionCodec
 
-from ..diagnostics import Diagnostic, RuleError
-from ..fmt import format_text
-from ..ir import Span
+from stateir.diagnostics import Diagnostic, RuleError
+from stateir.fmt import format_text
+from stateir.ir import Span
+
 from .complete import What, complete
 from .document import Document, document
 from .hover import hover
