@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 TEXTS = {file.stem: file.read_text(encoding="utf-8") for file in sorted((ROOT / "recurrences").glob("*.rule"))}
 TEXTS["spacing"] = (
     'rule  a "t # no comment"  # one\ninput q:key unit,k[2]: key unit in[-1,1],v:value\n'
-    "input unit_: scalar in (-inf , 2.5e-3)\nupdate S-=outer (unit (k[i]),v)for i in 0..1\nread o=-q@S/sqrt(dim(key))^2\r\n"
+    "input unit_: scalar in (-inf , 2.5e-3)\n"
+    "update S-=outer (unit (k[i]),v)for i in 0..1\nread o=-q@S/sqrt(dim(key))^2\r\n"
 )
 
 # What the kinds of this package are called in the grammar.
