@@ -137,6 +137,15 @@ def test_hover(marked: str, parts: list[str]) -> None:
     assert [part for part in parts if part not in found] == []
 
 
+def test_the_range_of_a_state_is_that_of_its_line() -> None:
+    text = (
+        "rule mine\ninput q: key, k: key, v: value\nstate z: key\nlet before = z\nupdate z = abs(k)\nlet after = z\n"
+        "update S += outer(before + after, v)\nread o = q @ S\n"
+    )
+    assert "Range" not in said(text.replace("= z", "= z¦", 1))
+    assert "Range of its entries: `[0, inf)`" in said(text.replace("after = z", "after = z¦", 1))
+
+
 def test_hover_of_a_rule_without_a_normal_form() -> None:
     assert "step reference" in said(load("titans_linear").text.replace("titans", "titans¦", 1))
 

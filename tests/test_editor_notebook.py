@@ -8,9 +8,9 @@ from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 from IPython.utils.capture import CapturedIO, capture_output
 
 import stateir
-from stateir.diagnostics import RuleError
+from stateir.diagnostics import Diagnostic, RuleError
 from stateir.editor.html import findings_html, rule_html
-from stateir.ir import Rule
+from stateir.ir import Rule, Span
 from stateir.library import names
 
 GOOD = """rule mine "Mine & <b>others</b>"
@@ -113,9 +113,19 @@ def test_the_library_as_html(name: str) -> None:
 
 
 def test_hostile_text_is_escaped() -> None:
-    text = 'rule x\nupdate S = <script>alert("1")</script>\n'
+    """Mark-up before a culprit, in it and after it, in messages and in the text of a rule is shown, not obeyed."""
+    text = 'rule x "<i>1</i>" <script>alert("1")</script>\n'
     with pytest.raises(RuleError) as refused:
         stateir.parse(text)
-    page = Tags(findings_html(refused.value.diagnostics, text))
-    assert "script" not in page.tags
-    assert '<script>alert("1")</script>' in page.text
+    found = [
+        *refused.value.diagnostics,
+        Diagnostic("E001", Span(1, 1, 5), "one ` <i>", help="`<i>`", suggestion="<i>"),
+    ]
+    page = Tags(findings_html(found, text))
+    assert page.tags <= {"div", "b", "pre", "mark", "code"}
+    assert text.strip() in page.text
+    assert "one ` <i>" in page.text
+    assert page.text.endswith("help: <i>try: <i>")
+    page = Tags(rule_html(stateir.parse(GOOD + "# <i>comment</i>\n")))
+    assert "i" not in page.tags
+    assert "# <i>comment</i>" in page.text

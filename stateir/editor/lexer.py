@@ -26,7 +26,7 @@ TOKENS: dict[Kind, Any] = {
 }
 
 
-class RuleLexer(RegexLexer):
+class RuleLexer(RegexLexer):  # type: ignore[misc]  # Pygments has no types
     """Rules of recurrent state updates."""
 
     name = "stateir rule"
