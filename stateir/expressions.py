@@ -311,7 +311,8 @@ class Typer:
         axis: Axis | None = axes[0]
         if fn == "outer":
             if set(axes) == {KEY, VALUE}:
-                return Outer(*(args if axes[0] is KEY else args[::-1]), span=span)
+                key, value = args if axes[0] is KEY else args[::-1]
+                return Outer(key, value, span)
             axis, wanted = None, "one key and one value vector"
         elif fn == "unit":
             if axis in (SCALAR, MATRIX):

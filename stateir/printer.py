@@ -24,6 +24,7 @@ from .ir import (
     Prev,
     Ref,
     Rule,
+    S,
     State,
     Update,
 )
@@ -44,8 +45,9 @@ def fingerprint(rule: Rule) -> str:
 
 
 def _lines(rule: Rule) -> Iterator[str]:
-    for declared in (*rule.inputs, *rule.params, *rule.states[1:]):
-        yield _declaration(declared)
+    for declared in rule.declared:
+        if declared != S:
+            yield _declaration(declared)
     for line in rule.lines:
         match line:
             case Let(name, value):

@@ -24,7 +24,7 @@ class Report:
         if (code, span) in self._seen:
             return
         self._seen.add((code, span))
-        found = diagnostic(code, span, help=help, **facts)
+        found = diagnostic(code, span, help=help, suggestion=None, **facts)
         self.found.append(found)
         if rewrites:
             self.rewrites[found] = tuple(rewrites)

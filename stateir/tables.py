@@ -25,7 +25,7 @@ def grammar() -> lark.Lark:
     made = json.loads(TABLES.read_text(encoding="utf-8"))
     if made["of"] != _stamp(text):
         return build(text)
-    return lark.Lark.load({"data": _whole_keys(made["data"]), "memo": _whole_keys(made["memo"])})  # type: ignore[arg-type]
+    return lark.Lark.load({"data": _whole_keys(made["data"]), "memo": _whole_keys(made["memo"])})
 
 
 def build(text: str) -> lark.Lark:
