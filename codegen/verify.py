@@ -7,7 +7,7 @@ it, in float64 where rounding alone may differ, and bit for bit where nothing ma
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -167,14 +167,14 @@ def _time(rule: Rule, op: Operator, seed: int) -> Iterator[Check]:
     call = _call(op if name == "step" else compile(rule, "step"), T, seed)
     inputs = {i.name for i in rule.inputs}
 
-    def cut(index: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-        return {n: index(x) if n in inputs else x for n, x in call.arguments.items()}
+    def cut(tokens: slice | int) -> dict[str, Tensor]:
+        return {n: x[:, tokens] if n in inputs else x for n, x in call.arguments.items()}
 
     before = _given(op, call.state)
     whole, end = op(**call.arguments, initial_state=before, return_state=True)
     for split in (8, 13):
-        first, middle = op(**cut(lambda x, s=split: x[:, :s]), initial_state=before, return_state=True)
-        second, last = op(**cut(lambda x, s=split: x[:, s:]), initial_state=middle, return_state=True)
+        first, middle = op(**cut(slice(split)), initial_state=before, return_state=True)
+        second, last = op(**cut(slice(split, None)), initial_state=middle, return_state=True)
         joined = torch.cat((first, second), 1)
         label = f"{name}, split at {split} = whole"
         if name == "step":
@@ -187,7 +187,7 @@ def _time(rule: Rule, op: Operator, seed: int) -> Iterator[Check]:
     state: State = before
     tokens = []
     for t in range(T):
-        o, state = op.step(**cut(lambda x, t=t: x[:, t]), state=state)
+        o, state = op.step(**cut(t), state=state)
         tokens.append(o)
     decoded = [rms_ratio(torch.stack(tokens, 1), whole)]
     decoded += [rms_ratio(x, _parts(end)[part]) for part, x in _parts(state).items()]
@@ -199,7 +199,7 @@ def _time(rule: Rule, op: Operator, seed: int) -> Iterator[Check]:
             n: torch.cat((x[:, :cutoff], other[n][:, cutoff:]), 1) if n in inputs else x
             for n, x in call.arguments.items()
         }
-        changed, _ = op(**mixed, initial_state=before)
+        changed, _ = op(**mixed, initial_state=before, return_state=False, cu_seqlens=None)
         label = f"{name}, {cutoff} outputs under another future, bits"
         yield Check(label, _differing(changed[:, :cutoff], whole[:, :cutoff]), 0)
 

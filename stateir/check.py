@@ -224,7 +224,7 @@ class _Checker:
         self.define(line.name, Entry("const", line=line.span.line, value=constant))
 
     def small_enough(self, line: syn.Let, value: Expr) -> bool:
-        """Later stages put lets in place: what that makes of the value must stay small, and flat enough for recursion."""
+        """Later stages put lets in place: the value then must stay small, and flat enough for recursion."""
         operations, depth = _unfolded(value, self.unfolded)
         self.unfolded[line.name.id] = operations, depth
         if operations <= MAX_UNFOLDED and depth <= 2 * MAX_DEPTH:

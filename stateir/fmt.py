@@ -1,4 +1,4 @@
-"""The formatter: one layout for rule files. It changes white space and the order of attributes alone; it is idempotent."""
+"""The formatter: one layout for rule files. It changes white space and the order of attributes alone; idempotent."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from .ir import (
     Let,
     Neg,
     Num,
+    Outer,
     Param,
     Prev,
     Ref,
