@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping
 
 from . import syntax as syn
+from .axes import named
 from .consts import evaluate
-from .expressions import MAX_COUNT, Typer, named
+from .expressions import Typer
 from .ir import (
     Axis,
     Bin,
@@ -27,7 +28,7 @@ from .ir import (
     children,
     walk,
 )
-from .names import Entry, reserved
+from .names import MAX_COUNT, Entry, reserved
 from .parser import MAX_DEPTH
 from .report import Report
 
@@ -224,7 +225,7 @@ class _Checker:
         self.define(line.name, Entry("const", line=line.span.line, value=constant))
 
     def small_enough(self, line: syn.Let, value: Expr) -> bool:
-        """Later stages put lets in place: what that makes of the value must stay small, and flat enough for recursion."""
+        """Later stages put lets in place: what this makes of the value must stay small, and flat for recursion."""
         operations, depth = _unfolded(value, self.unfolded)
         self.unfolded[line.name.id] = operations, depth
         if operations <= MAX_UNFOLDED and depth <= 2 * MAX_DEPTH:

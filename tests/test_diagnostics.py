@@ -24,6 +24,12 @@ read   o = a + log(k) @ S
 """
 
 
+def refused(text: str, filename: str = "<rule>") -> stateir.RuleError:
+    with pytest.raises(stateir.RuleError) as caught:
+        stateir.parse(text, filename)
+    return caught.value
+
+
 def places(text: str) -> list[tuple[str, int, int, int]]:
     return [(d.code, d.span.line, d.span.column, d.span.end) for d in compile_text(text)[1]]
 
@@ -83,13 +89,13 @@ def test_carets_stand_under_the_culprit_after_tabs_and_in_long_lines() -> None:
 
 
 def test_many_errors_are_cut_with_their_number() -> None:
-    error = pytest.raises(stateir.RuleError, stateir.parse, H + "let a = kk\n" * 50 + U + R).value
+    error = refused(H + "let a = kk\n" * 50 + U + R)
     assert len(error.diagnostics) == 50
     assert render(error).endswith(f"... and {50 - MAX_SHOWN} more")
 
 
 def test_json_has_every_finding() -> None:
-    error = pytest.raises(stateir.RuleError, stateir.parse, SEVERAL, "my.rule").value
+    error = refused(SEVERAL, "my.rule")
     records = json.loads(to_json(error))
     assert [(r["file"], r["code"], r["line"], r["column"], r["end"]) for r in records] == [
         ("my.rule", *place) for place in places(SEVERAL)
@@ -98,7 +104,7 @@ def test_json_has_every_finding() -> None:
 
 
 def test_an_error_survives_pickling() -> None:
-    error = pytest.raises(stateir.RuleError, stateir.parse, SEVERAL, "my.rule").value
+    error = refused(SEVERAL, "my.rule")
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
