@@ -37,7 +37,11 @@ MAX_UNFOLDED = 10_000
 
 
 def check(file: syn.File, text: str, constants: Mapping[str, float], report: Report) -> Rule | None:
-    """The typed rule, None if `report` got errors. `constants` replace the values of constant lets by name."""
+    """The typed rule; where `report` got errors, of the lines without one, so that later passes find theirs.
+
+    None if an update has an error: the versions of its state would be wrong. `constants` replace the values of constant
+    lets by name.
+    """
     return _Checker(file, text, constants, report).run()
 
 
@@ -56,6 +60,7 @@ class _Checker:
         self.lines: list[Line] = []
         self.typer = Typer(text, self.scope, self.versions, report)
         self.read_on: int | None = None
+        self.lost_update = False
         self.unfolded: dict[str, tuple[int, int]] = {}
 
     def run(self) -> Rule | None:
@@ -77,7 +82,8 @@ class _Checker:
             self.report.add("E002", self.file.span)
         if self.versions["S"] == 0 and "S" not in self.file.broken:
             self.report.add("E003", self.file.span)
-        if self.report.failed:
+        states = {state.name for state in self.states}
+        if self.lost_update or states & self.file.broken:
             return None
         return Rule(
             self.file.name,
@@ -116,7 +122,7 @@ class _Checker:
                 what=f"{d.kind} `{name}` cannot be a matrix",
                 help="only states are matrices; `outer(key, value)` makes a matrix of two vectors",
             )
-        if d.size is not None and size is None:
+        if (d.size is not None and size is None) or (d.range is not None and bounds is None):
             self.define(d.name, Entry("broken"))
             return
         kind = {"input": "input", "param": "param"}.get(d.kind, "state")
@@ -273,6 +279,7 @@ class _Checker:
                 values = range(lo, hi + 1)
         if not self.define(name, Entry("loop")) or not values:
             self.versions[line.state.id] = self.versions.get(line.state.id, 0) + 1
+            self.lost_update = True
             values = range(0)
         for i in values:
             self.scope[name.id] = Entry("loop", line=line.span.line, value=float(i))
@@ -283,6 +290,7 @@ class _Checker:
     def one_update(self, line: syn.Update, state: Entry | None) -> None:
         name, value = line.state.id, self.typer.expression(line.value)
         if state is None:
+            self.lost_update = True
             return
         if value is not None and self.fits(line, state, value):
             if line.op != "=":
@@ -293,6 +301,8 @@ class _Checker:
                 self.report.add(
                     "E005", line.span, what="a rule of this many lines after its loops", limit=f"{MAX_UPDATES} lines"
                 )
+        else:
+            self.lost_update = True
         self.versions[name] += 1
 
     def fits(self, line: syn.Update, state: Entry, value: Expr) -> bool:

@@ -50,6 +50,26 @@ def test_a_broken_name_is_not_reported_again() -> None:
     assert places(text) == [("E101", 3, 9, 11)]
 
 
+def test_a_name_of_a_malformed_line_is_not_reported_again() -> None:
+    text = H + "let a = " + "-" * 120 + "k\n" + "input s: scalar unit unit, s2: scalar\nlet b2 = a + s2 * k\n" + U + R
+    assert [place[:2] for place in places(text)] == [("E005", 3), ("E001", 4)]
+
+
+def test_errors_of_the_algebra_and_of_ranges_stand_beside_those_of_names() -> None:
+    text = H + "let a = log(k)\nupdate S += outer(k, (q @ S) * (k @ S))\nread o = qq @ S\n"
+    assert [place[:2] for place in places(text)] == [("E403", 3), ("E302", 4), ("E101", 5)]
+
+
+def test_a_lost_update_leaves_no_false_ranges() -> None:
+    lines = "state z: key in [0, inf)\nupdate z = max(kk, 1)\nlet a = 1 / z\n"
+    assert [place[:2] for place in places(H + lines + U + R)] == [("E101", 4)]
+
+
+def test_a_bad_range_is_the_only_finding_about_its_name() -> None:
+    text = H + "input s: scalar in [2, 1]\nlet a = 1 / s\nupdate S = s * S\n" + R
+    assert [place[:2] for place in places(text)] == [("E401", 3)]
+
+
 def test_two_errors_of_one_line_are_both_reported() -> None:
     assert places(H + "let a = (k + v) * (q @ v)\n" + U + R) == [("E202", 3, 10, 15), ("E202", 3, 20, 25)]
 
