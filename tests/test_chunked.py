@@ -237,6 +237,21 @@ def test_split_is_whole(shape: Shape, dtype: torch.dtype) -> None:
 
 
 @each
+def test_split_is_whole_at_odd_sizes(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matrices of 17 x 33 stand at other alignments in a shorter batch; that must not show in the bits."""
+    monkeypatch.setattr(f"{__name__}.K", 17)
+    monkeypatch.setattr(f"{__name__}.V", 33)
+    form = compiled(shape)
+    x, state = make(shape, 300, decays="mild")
+    x = {name: 0.2 * value if name[0] in "pe" else value for name, value in x.items()}
+    whole, last = form(x, state, 64)
+    first, middle = form({name: value[:, :192] for name, value in x.items()}, state, 64)
+    second, end = form({name: value[:, 192:] for name, value in x.items()}, middle, 64)
+    assert torch.equal(torch.cat((first, second), 1), whole)
+    assert torch.equal(end, last)
+
+
+@each
 def test_no_token(shape: Shape) -> None:
     x, state = make(shape, 0)
     o, last = compiled(shape)(x, state, 16)
