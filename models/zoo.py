@@ -86,6 +86,7 @@ class Model(nn.Module):
         """ids [B, T] -> what the head reads, [B, T, hidden], and the cache or None."""
         x, new = self.embed(ids), []
         for layer, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
             mixed, carried = block.mixer(block.norm(x), cache[layer] if cache else None, return_cache)
             x = block.after(x, mixed)
             new.append(carried)
@@ -102,6 +103,7 @@ class Model(nn.Module):
         """One token: ids [B] -> logits [B, tokens] and the new cache."""
         x, new = self.embed(ids), []
         for layer, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
             mixed, carried = block.mixer.step(block.norm(x), cache[layer] if cache else None)
             x = block.after(x, mixed)
             new.append(carried)
