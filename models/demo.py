@@ -106,9 +106,7 @@ def _print(results: list[Result]) -> None:
         expected = f"at most {most:.2f}" if least == 0 else f"at least {least:.2f}"
         carried = state_bytes(model, load_rule(model), result.config.task.length)
         seconds = f"{result.records[-1]['seconds']:.0f}"
-        table.add_row(
-            model.rule, f"{result.final:.3f}", expected, f"{carried:,}", seconds, config_hash(result.config)
-        )
+        table.add_row(model.rule, f"{result.final:.3f}", expected, f"{carried:,}", seconds, config_hash(result.config))
     console = Console()
     console.print(table)
     for result in results:

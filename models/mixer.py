@@ -74,7 +74,9 @@ class Mixer(nn.Module):
         require(gate in get_args(Gate), f"gate must be one of {get_args(Gate)}, got {gate!r}")
         require(conv >= 1, f"conv must be at least 1, got {conv}")
         pairs = any(d.axis is Axis.PAIR for d in rule.declared)
-        require(not pairs or key_dim % 2 == 0, f"key_dim must be even for the pair vectors of {rule.name}, got {key_dim}")
+        require(
+            not pairs or key_dim % 2 == 0, f"key_dim must be even for the pair vectors of {rule.name}, got {key_dim}"
+        )
         self.rule, self.heads, self.gate = rule, heads, gate
         dims = {Axis.SCALAR: 1, Axis.KEY: key_dim, Axis.VALUE: value_dim, Axis.PAIR: key_dim // 2}
         # Content first, so that the convolution works on one slice.
@@ -88,9 +90,7 @@ class Mixer(nn.Module):
             {f"input_{i.name}": RangeActivation(i, heads, s) for i, s in zip(self.inputs, self.shapes, strict=True)}
         )
         generator = torch.Generator().manual_seed(seed)
-        self.params = nn.ModuleDict(
-            {f"param_{p.name}": RuleParameter(p, heads, dims, generator) for p in rule.params}
-        )
+        self.params = nn.ModuleDict({f"param_{p.name}": RuleParameter(p, heads, dims, generator) for p in rule.params})
         self.norm = nn.RMSNorm(value_dim, eps=1e-6)
         self.gate_project = nn.Linear(hidden, heads * value_dim, bias=False)
         self.out = nn.Linear(heads * value_dim, hidden, bias=False)
@@ -101,9 +101,7 @@ class Mixer(nn.Module):
     ) -> tuple[Tensor, MixerCache | None]:
         """x: [B, T, hidden]. Returns (y [B, T, hidden], what to pass as `cache` with the tokens that follow, or None)."""
         tensors, window = self.arguments(x, None if cache is None else cache.window)
-        o, state = self.op(
-            **tensors, initial_state=None if cache is None else cache.state, return_state=return_cache
-        )
+        o, state = self.op(**tensors, initial_state=None if cache is None else cache.state, return_state=return_cache)
         return self._output(o, x), MixerCache(state, window) if return_cache else None
 
     def step(self, x: Tensor, cache: MixerCache | None = None) -> tuple[Tensor, MixerCache]:
