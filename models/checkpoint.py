@@ -79,6 +79,6 @@ def load(path: Path, rule: Rule | None = None, allow_other_rule: bool = False) -
     if rule is not None and fingerprint(rule) != metadata["rule_hash"] and not allow_other_rule:
         raise RuleChanged(
             f"{path} was trained with {stored.name} (hash {metadata['rule_hash']}), but the rule given is {rule.name} "
-            f"(hash {fingerprint(rule)}); load it without a rule to use its own text, or allow the other rule explicitly"
+            f"(hash {fingerprint(rule)}); load it without a rule to use its own text, or allow the other rule"
         )
     return Checkpoint(tensors, stored if rule is None else rule, facts(path))

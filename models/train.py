@@ -31,9 +31,9 @@ TRAIN, HELD_OUT = 0, 1
 class TrainConfig:
     """A run in full; stored with every accuracy.
 
-    lr rises linearly over `warmup` steps and falls along a cosine to 0 at `steps`. scalar_lr: factor on the learning rate of
-    the rule's scalar params. clip: largest norm of the gradient. eval_every: steps between evaluations on eval_rows
-    held-out rows (the same ones each time). stop_at: accuracy that ends the run early, None for never.
+    lr rises linearly over `warmup` steps and falls along a cosine to 0 at `steps`. scalar_lr: factor on the learning
+    rate of the rule's scalar params. clip: largest norm of the gradient. eval_every: steps between evaluations on
+    eval_rows held-out rows (the same ones each time). stop_at: accuracy that ends the run early, None for never.
     """
 
     task: MqarConfig = field(default_factory=MqarConfig)
