@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -71,7 +70,9 @@ class Model(nn.Module):
 
     def __init__(self, config: ModelConfig, rule: Rule | None, tokens: int, seed: int = 0) -> None:
         super().__init__()
-        require((rule is None) == (config.rule == ATTENTION), f"config.rule is {config.rule!r}, but rule is {rule!r:.40}")
+        require(
+            (rule is None) == (config.rule == ATTENTION), f"config.rule is {config.rule!r}, but rule is {rule!r:.40}"
+        )
         self.config, self.rule = config, rule
         self.embed = nn.Embedding(tokens, config.hidden)
         self.blocks = nn.ModuleList(

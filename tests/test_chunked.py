@@ -9,11 +9,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
+
 from stateir.codegen.bench import compare
 from stateir.codegen.chunked import chunked_source, default_chunk
 from stateir.codegen.shape import Coupling, ReadShape, RowShape, Shape, shape_of
-from torch import Tensor
-
 from stateir.ir import Axis, Ref
 from stateir.normal import Core, CoreRead, CoreRow
 
