@@ -87,7 +87,9 @@ def train(
 def eval_(
     checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", exists=True, help="A checkpoint.safetensors.")],
     rows: Annotated[int, typer.Option(help="Held-out rows.")] = 1024,
-    seed: Annotated[int | None, typer.Option(help="Seed of the rows; the run's by default.", show_default=False)] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the rows; the run's where none.", show_default=False)
+    ] = None,
     length: Annotated[int | None, typer.Option(help="Another length than in training.", show_default=False)] = None,
     pairs: Annotated[int | None, typer.Option(help="Another number of keys.", show_default=False)] = None,
     overwrites: Annotated[int | None, typer.Option(help="Another number of rewrites.", show_default=False)] = None,

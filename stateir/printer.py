@@ -24,7 +24,6 @@ from .ir import (
     Prev,
     Ref,
     Rule,
-    S,
     State,
     Update,
 )
@@ -45,9 +44,9 @@ def fingerprint(rule: Rule) -> str:
 
 
 def _lines(rule: Rule) -> Iterator[str]:
-    for declared in rule.declared:
-        if declared != S:
-            yield _declaration(declared)
+    declarations: list[Input | Param | State] = [*rule.inputs, *rule.params, *rule.states[1:]]
+    for declared in declarations:
+        yield _declaration(declared)
     for line in rule.lines:
         match line:
             case Let(name, value):

@@ -1,5 +1,8 @@
-"""The parser of `grammar.lark`. Its LALR tables are kept in `grammar.json`, since making them takes longer than all else
-that loading a rule does. `python -m stateir.tables` makes the file anew after a change of the grammar."""
+"""The parser of `grammar.lark`.
+
+Its LALR tables are kept in `grammar.json`: making them takes as long as all else that loading a rule does.
+`python -m stateir.tables` makes the file anew after a change of the grammar.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,9 @@ def tables(text: str) -> str:
     saved = io.BytesIO()
     build(text).save(saved)
     content = pickle.loads(saved.getvalue())
-    return json.dumps({"of": _stamp(text), "data": content["data"], "memo": content["memo"]}, separators=(",", ":")) + "\n"
+    return (
+        json.dumps({"of": _stamp(text), "data": content["data"], "memo": content["memo"]}, separators=(",", ":")) + "\n"
+    )
 
 
 def _stamp(text: str) -> list[str]:
