@@ -75,8 +75,10 @@ def compare(
 def compare_backends(
     rule: Rule, *, B: int, T: int, H: int, K: int, V: int, repeats: int = 5, threads: int = 2
 ) -> Comparison:
-    """Time the CPU's backends of a rule, the step reference first, in float32 on random arguments. Sets PyTorch's number
-    of threads for the process."""
+    """Time the CPU's backends of a rule, the step reference first, in float32 on random arguments.
+
+    Sets the number of PyTorch's threads for the process.
+    """
     torch.set_num_threads(threads)
     tensors = sample_arguments(rule, B=B, T=T, H=H, K=K, V=V, dtype=torch.float32)
     operators = {name: compile(rule, name) for name in ("step", "chunked") if lacks(rule, name) is None}

@@ -149,7 +149,8 @@ def test_a_failed_check_is_seen(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_bench(run: Run) -> None:
-    out = run("bench", "delta", *"-T 16 -H 1 -K 4 -V 6 --repeats 1 --threads 1".split())
+    sizes = ("-T", "16", "-H", "1", "-K", "4", "-V", "6")
+    out = run("bench", "delta", *sizes, "--repeats", "1", "--threads", "1")
     assert "T = 16" in out
     assert "\nstep " in out
     assert "\nchunked " in out
