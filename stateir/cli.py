@@ -49,7 +49,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 # Modules that the core installation does not bring -> the extra that does.
-EXTRAS = {"torch": "torch", "triton": "torch", "safetensors": "zoo", "matplotlib": "zoo"}
+EXTRAS = {
+    "torch": "torch",
+    "triton": "torch",
+    "safetensors": "zoo",
+    "matplotlib": "zoo",
+    "lsprotocol": "lsp",
+    "pygls": "lsp",
+}
 
 
 class Form(StrEnum):
@@ -74,13 +81,15 @@ class Target(StrEnum):
 @app.command()
 def check(rules: RuleNames = None, all_: All = False, as_json: Json = False) -> None:
     """Check rules: axes, ranges, normal form, proofs, stability, plan."""
+    from .compile_text import compile_text
     from .diagnostics import RuleError
+    from .render import records, render_all
     from .screen import one_line, report
-    from .summary import Summary, summarise
+    from .summary import summarise
 
     names = _names(rules, all_)
     width = max(len(n) for n in names)
-    done: list[Summary] = []
+    done: list[dict[str, object]] = []
     failed = False
     for name in names:
         try:
@@ -88,14 +97,22 @@ def check(rules: RuleNames = None, all_: All = False, as_json: Json = False) -> 
             summary = summarise(rule, _backends(rule))
         except RuleError as error:
             failed = True
-            _print_errors(error)
+            if as_json:
+                found = records(error.diagnostics, error.filename)
+                done.append({"rule": name, "sound": False, "diagnostics": found})
+            else:
+                _print_errors(error)
             continue
-        done.append(summary)
         failed |= not summary.sound
-        if not as_json:
-            print(report(summary) if len(names) == 1 else one_line(summary, width), flush=True)
+        warnings = compile_text(rule.text)[1]
+        if as_json:
+            done.append({**summary.as_json(), "diagnostics": records(warnings, name)})
+            continue
+        print(report(summary) if len(names) == 1 else one_line(summary, width), flush=True)
+        if warnings:
+            print(render_all(warnings, rule.text, name), file=sys.stderr)
     if as_json:
-        print(json.dumps([s.as_json() for s in done], indent=2, ensure_ascii=False))
+        print(json.dumps(done, indent=2, ensure_ascii=False))
     if failed:
         raise typer.Exit(1)
 
@@ -280,6 +297,14 @@ def explain(code: Annotated[str, typer.Argument(help="A code such as E302.")]) -
         print(explanation(code.upper()))
     except KeyError:
         _refuse(f"there is no error code {code}")
+
+
+@app.command()
+def lsp() -> None:
+    """Serve an editor on standard input and output (language server; needs the extra `lsp`)."""
+    from .editor.server import serve
+
+    serve()
 
 
 def main() -> None:

@@ -176,8 +176,8 @@ def _scan(scan: Scan) -> str:
     return f"{', '.join(scan.states)}: {kinds[scan.kind]}"
 
 
-def describe(p: Plan, backends: Mapping[str, str | None]) -> list[tuple[str, str]]:
-    """The plan as (what, how) lines. `backends`: by name None, or why the rule does not have it."""
+def describe(p: Plan, backends: Mapping[str, str | None] | None = None) -> list[tuple[str, str]]:
+    """The plan as (what, how) lines. `backends`: by name None, or why the rule does not have it; no line if None."""
     s, c = p.shape, p.cost
     rows = "1 row" if p.rows == 1 else f"{p.rows} rows"
     lines = [
@@ -197,7 +197,7 @@ def describe(p: Plan, backends: Mapping[str, str | None]) -> list[tuple[str, str
     if p.largest_exponent > 0:
         grows = f"a decay may exceed one: exponents up to {p.largest_exponent:.4g} a chunk"
         lines.append(("growth", f"{grows}, {'finite' if p.largest_exponent < 80 else 'too large'} in fp32"))
-    return lines + describe_backends(backends)
+    return lines if backends is None else lines + describe_backends(backends)
 
 
 def describe_backends(backends: Mapping[str, str | None]) -> list[tuple[str, str]]:
