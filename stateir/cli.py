@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 class Commands(typer.core.TyperGroup):
     """The commands of this file, and `mqar`, whose module is imported when it is asked for."""
 
-    def list_commands(self, ctx: typer.Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         return [*super().list_commands(ctx), "mqar"]
 
-    def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name != "mqar":
             return super().get_command(ctx, cmd_name)
         from typer.main import get_command
@@ -203,6 +204,61 @@ def prove(
             print(f"  {name:<{width}} = {numbers(value, 9)}")
     if not verdict.equal:
         raise typer.Exit(1)
+
+
+@app.command()
+def verify(
+    rules: RuleNames = None,
+    all_: All = False,
+    full: Annotated[bool, typer.Option("--full", help="More lengths, chunk sizes and seeds.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the random arguments.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Measure a rule's generated code against its step reference: outputs, states, every gradient."""
+    from dataclasses import asdict
+
+    from .codegen.verify import verify as measure
+    from .screen import checks_of_one, checks_of_several
+
+    names = _names(rules, all_)
+    width = max(len(n) for n in names)
+    found: dict[str, Any] = {}
+    failed = False
+    for name in names:
+        rule = _load(name)
+        start = time.perf_counter()
+        checks = measure(rule, full=full, seed=seed)
+        seconds = time.perf_counter() - start
+        failed |= not all(c.passed for c in checks)
+        found[rule.name] = [{**asdict(c), "passed": c.passed} for c in checks]
+        if not as_json and len(names) == 1:
+            print(checks_of_one(rule.name, checks, seconds))
+        elif not as_json:
+            print(checks_of_several(f"{rule.name:<{width}}", checks, seconds), flush=True)
+    if as_json:
+        print(json.dumps(found, indent=2))
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def bench(
+    rule: RuleName,
+    batch: Annotated[int, typer.Option("-B", help="Sequences.")] = 1,
+    tokens: Annotated[int, typer.Option("-T", help="Tokens a sequence.")] = 4096,
+    heads: Annotated[int, typer.Option("-H", help="Heads.")] = 4,
+    keys: Annotated[int, typer.Option("-K", help="Key channels.")] = 64,
+    values: Annotated[int, typer.Option("-V", help="Value channels.")] = 64,
+    repeats: Annotated[int, typer.Option(help="Timed calls of each backend.")] = 5,
+    threads: Annotated[int, typer.Option(help="Threads of PyTorch.")] = 2,
+) -> None:
+    """Time a rule's backends on the CPU in float32, forward and with the backward pass."""
+    from .codegen.bench import compare_backends
+
+    sizes = {"B": batch, "T": tokens, "H": heads, "K": keys, "V": values}
+    loaded = _load(rule)
+    print(f"{loaded.name}: {', '.join(f'{name} = {size}' for name, size in sizes.items())}, float32")
+    print(compare_backends(loaded, **sizes, repeats=repeats, threads=threads))
 
 
 @app.command()

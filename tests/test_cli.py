@@ -154,6 +154,32 @@ def test_emit_writes_a_file_that_needs_torch_alone(run: Run, tmp_path: Path) -> 
     compile(text, str(out), "exec")
 
 
+def test_verify(run: Run, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.rule"
+    mine.write_text(MINE)
+    out = run("verify", str(mine))
+    assert "gradient of beta" in out
+    assert " 0 failed, " in out
+    found = json.loads(run("verify", str(mine), "--json"))
+    assert {check["passed"] for check in found["mine"]} == {True}
+
+
+def test_a_failed_check_is_seen(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from stateir.codegen import verify
+
+    monkeypatch.setattr(verify, "FLOAT64", 0.0)
+    out = run("verify", "delta", fails=True)
+    assert "FAILED chunked = step: output" in out
+
+
+def test_bench(run: Run) -> None:
+    sizes = ("-T", "16", "-H", "1", "-K", "4", "-V", "6")
+    out = run("bench", "delta", *sizes, "--repeats", "1", "--threads", "1")
+    assert "T = 16" in out
+    assert "\nstep " in out
+    assert "\nchunked " in out
+
+
 def test_a_backend_that_a_rule_lacks_is_refused(run: Run) -> None:
     err = run("emit", "titans_linear", "-o", "unused.py", "--target", "triton", fails=True)
     assert err.startswith("error: titans_linear has no triton backend")
