@@ -2,7 +2,7 @@
 
 Key vectors without a range are keys, but for the queries: those on which no written direction depends. Value vectors
 without a range are values. Of an array the first element is the binding and the rest are zero. All else is a gate and
-is held open: a log decay at 0, other ranges at the point nearest to 1, anything without a range at 0.
+is held open: at the point of its range nearest to 1 (a log decay at 0), anything without a range at 0.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def binding_arguments(
 ) -> dict[str, Tensor]:
     """Arguments of the operator, inputs [N, D, 1, ...] and params [1, ...], with which it stores D bindings in turn.
 
-    keys, queries: [N, D, K]. values: [N, D, V]. given: inputs and params by name in place of the derived ones: a number,
-    or a tensor that broadcasts to [N, D, ...] (params: [1, ...]). seed: draws params that the rule leaves to chance.
+    keys, queries: [N, D, K]. values: [N, D, V]. given: inputs and params by name in place of the derived ones: a
+    number, or a tensor that broadcasts to [N, D, ...] (params: [1, ...]). seed: draws params left to chance.
 
     Raises:
         ValueError: for a name that the rule does not have, a number outside a declared range (its ends are allowed), or
@@ -59,8 +59,8 @@ def binding_arguments(
     declared: dict[str, Input | Param] = {d.name: d for d in (*rule.inputs, *rule.params)}
     for name in given:
         require(name in declared, f"{rule.name} has no input or param {name!r}; it has {', '.join(declared)}")
-    require(bool(role.keys) or any(declared[n].axis is Axis.KEY for n in given),
-            f"{rule.name} has no key input without a range to write with; give one of {', '.join(role.gates)}")  # fmt: skip
+    writable = bool(role.keys) or any(declared[name].axis is Axis.KEY for name in given)
+    require(writable, f"{rule.name} has no key input without a range to write with; give {' or '.join(role.gates)}")
     require(bool(role.values), f"{rule.name} has no value input without a range to write with")
     N, D, K = keys.shape
     dims = {Axis.SCALAR: (), Axis.KEY: (K,), Axis.VALUE: (values.shape[-1],), Axis.PAIR: (K // 2,)}
@@ -87,10 +87,8 @@ def binding_arguments(
 
 
 def open_gate(range: Interval | None) -> float:
-    """0 for a log decay and where there is no range, else the number nearest to 1 in the closed range."""
-    if range is None or range.hi == 0:
-        return 0.0
-    return min(max(1.0, range.lo), range.hi)
+    """The number nearest to 1 in the closed range, hence 0 for a log decay; 0 where there is no range."""
+    return 0.0 if range is None else min(max(1.0, range.lo), range.hi)
 
 
 def _check_range(rule: Rule, d: Input | Param, x: Tensor) -> None:

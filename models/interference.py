@@ -45,8 +45,8 @@ class BindingsConfig:
         require(self.geometry in known, f"geometry must be one of {known}, got {self.geometry!r}")
         require(0 <= self.r <= 1, f"r must be in [0, 1], got {self.r}")
         if self.geometry == "orthonormal":
-            require(self.writes <= self.key_dim, f"writes must be at most key_dim = {self.key_dim} with orthonormal keys, "
-                    f"got {self.writes}")  # fmt: skip
+            message = f"writes must be at most key_dim = {self.key_dim} with orthonormal keys, got {self.writes}"
+            require(self.writes <= self.key_dim, message)
         if self.geometry == "correlated":
             require(self.key_dim >= 2, f"key_dim must be at least 2 with correlated keys, got {self.key_dim}")
 
@@ -104,7 +104,7 @@ def write_bindings(
 ) -> Trace:
     """Writes the bindings in turn with the rule's step reference, and reads all keys back after each write.
 
-    A read is S^T k, the state as a linear map; the rule's own read line (its scale, gates and normaliser) plays no part.
+    A read is S^T k, the state as a linear map; the rule's own read line (scale, gates, normaliser) plays no part.
 
     Args:
         keys, values: [N, D, K] and [N, D, V], or without N.

@@ -1,20 +1,22 @@
 """Closed forms for what writes do to each other in a linear state.
 
-Setting: D writes of unit keys k_i in R^d with values E|v_i|^2 = s2, independent of the keys and with mean zero; d is the
-key dimension K. The state S is K x V, a key is read as S^T k, its error is e_i = S^T k_i - v_i. "Additive" writes k v^T,
-"delta" writes beta k (v - S^T k)^T. The keys are independent and uniform on the sphere unless said otherwise. Errors are
-expectations of |e_i|^2, in the unit of s2.
+Setting: D writes of unit keys k_i in R^d with values E|v_i|^2 = s2, independent of the keys and with mean zero; d is
+the key dimension K. The state S is K x V, a key is read as S^T k, its error is e_i = S^T k_i - v_i. "Additive" writes
+k v^T, "delta" writes beta k (v - S^T k)^T. The keys are independent and uniform on the sphere unless said otherwise.
+Errors are expectations of |e_i|^2, in the unit of s2.
 
-A smaller squared error is not more recall: with random keys and nearest-value decoding additive recalls as much as delta
-or more. Delta wins where keys correlate or repeat.
+A smaller squared error is not more recall: with random keys and nearest-value decoding additive recalls as much as
+delta or more. Delta wins where keys correlate or repeat.
 """
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+Array: TypeAlias = NDArray[np.float64]
 
 
 def additive_error(writes: int, d: int, s2: float = 1.0) -> float:
@@ -97,7 +99,7 @@ def orthonormal_error(rule_is_delta: bool, beta: float = 1.0, s2: float = 1.0) -
 
 
 def delta_repeated_read(values: Array, beta: float) -> Array:
-    """What one unit key written m times reads: sum_j beta (1-beta)^(m-j) v_j. values: [m, V], in the order of writes."""
+    """What one unit key written m times reads: sum_j beta (1-beta)^(m-j) v_j. values: [m, V], oldest first."""
     ages = np.arange(len(values))[::-1]
     return np.asarray(beta * (1 - beta) ** ages @ values)
 
