@@ -6,11 +6,12 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
-import stateir
 import torch
+from torch import Tensor
+
+import stateir
 from stateir.codegen.samples import sample_arguments
 from stateir.ir import Rule
-from torch import Tensor
 
 T, K, V = 29, 6, 5
 Token = SimpleNamespace
@@ -100,8 +101,8 @@ def mamba2(S: Tensor, x: Token) -> tuple[Tensor, Tensor]:
 LOOPS: dict[str, Loop] = {
     f.__name__: f
     for f in (
-        additive, delta, gated_delta, gla, kda, gdn2, qed, qed_nogate, qed_noproj, qed_rand, delta_product, rwkv6, rwkv7,
-        mamba2,
+        additive, delta, gated_delta, gla, kda, gdn2, qed, qed_nogate, qed_noproj, qed_rand, delta_product, rwkv6,
+        rwkv7, mamba2,
     )
 }  # fmt: skip
 
