@@ -13,6 +13,7 @@ from stateir.ir import Axis, Param, Rule
 
 from . import backends
 from .arguments import Sizes, State, check_arguments, check_cu_seqlens, check_state, layout
+from .carried import carries_s_alone
 from .generated import load_source
 from .start import start_value
 from .step import step_source
@@ -36,7 +37,8 @@ def compile(rule: Rule, backend: str = "auto", *, chunk_size: int | None = None)
 class Operator:
     """A compiled rule: call it with whole sequences, or `step` it one token at a time.
 
-    `backends` maps the name of every backend to None if the rule has it, else to the reason why not.
+    `backends` maps the name of every backend to None if the rule has it, else to the reason why not. `carries_dict`
+    says whether its state is a dict by name or the tensor S.
     """
 
     def __init__(self, rule: Rule, backend: str = "auto", *, chunk_size: int | None = None) -> None:
@@ -53,6 +55,7 @@ class Operator:
             self._check_backend(backend)
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"{rule.name}: chunk_size = {chunk_size}: expected at least 1")
+        self.carries_dict = not carries_s_alone(rule)
         self._reference = load_source(step_source(rule), f"{rule.name}.step")
 
     def __repr__(self) -> str:

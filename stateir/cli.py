@@ -189,6 +189,33 @@ def prove(
 
 
 @app.command()
+def fmt(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Rule files.", show_default=False)],
+    check_only: Annotated[
+        bool, typer.Option("--check", help="Write nothing; fail if a file is not formatted.")
+    ] = False,
+) -> None:
+    """Format rule files in place: white space and the order of attributes alone."""
+    from .fmt import format_text
+
+    changed = []
+    for file in files:
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            _refuse(f"{file}: {error}")
+        new = format_text(text, str(file))
+        if new != text:
+            changed.append(file)
+            if not check_only:
+                file.write_text(new, encoding="utf-8")
+    for file in changed:
+        print(f"{'not formatted' if check_only else 'formatted'}: {file}")
+    if check_only and changed:
+        raise typer.Exit(1)
+
+
+@app.command()
 def explain(code: Annotated[str, typer.Argument(help="A code such as E302.")]) -> None:
     """Explain an error code, with an example and a way out."""
     from .errors import explain as explanation

@@ -10,6 +10,7 @@ import pytest
 
 from stateir import cli
 
+RECURRENCES = Path(__file__).resolve().parent.parent / "recurrences"
 MINE = """rule mine
 input q: key unit, k: key unit, v: value, beta: scalar in (0, 1)
 update S += outer(beta * k, v - k @ S)
@@ -107,6 +108,31 @@ def test_prove(run: Run) -> None:
     assert "S " in out
     several = run("prove", "dplr", "rwkv7", "--with", "a=kappa", "b=-a*kappa", "g=w", "--state")
     assert several.startswith("proved")
+
+
+def test_fmt(run: Run, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.rule"
+    mine.write_text(MINE)
+    assert run("fmt", str(mine), "--check", fails=True) == f"not formatted: {mine}\n"
+    assert mine.read_text() == MINE
+    assert run("fmt", str(mine)) == f"formatted: {mine}\n"
+    assert "input  q: key unit, k: key unit" in mine.read_text()
+    assert run("fmt", str(mine)) == ""
+    assert run("fmt", *map(str, RECURRENCES.glob("*.rule")), "--check") == ""
+
+
+def test_emit_writes_a_file_that_needs_torch_alone(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "gla_form.py"
+    assert run("emit", "gla", "-o", str(out)).startswith(f"{out}: ")
+    text = out.read_text()
+    assert "import torch" in text
+    assert "stateir" not in text
+    compile(text, str(out), "exec")
+
+
+def test_a_backend_that_a_rule_lacks_is_refused(run: Run) -> None:
+    err = run("emit", "titans_linear", "-o", "unused.py", "--target", "triton", fails=True)
+    assert err.startswith("error: titans_linear has no triton backend")
 
 
 def test_explain_is_quick() -> None:
