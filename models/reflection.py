@@ -7,6 +7,8 @@ repeats, so any threshold on the read is crossed at most once, where the parity 
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -17,7 +19,12 @@ from .config import require
 
 
 def reflected_parity(op: Operator, bits: Tensor) -> Tensor:
-    """The parity of bits [B, T] (0 or 1) up to each position, computed by `op`, the delta rule with beta in [0, 2].
+    """The parity of bits [B, T] (0 or 1) up to each position: where `reflected_reads` is negative."""
+    return (reflected_reads(op, bits) < 0).long()
+
+
+def reflected_reads(op: Operator, bits: Tensor) -> Tensor:
+    """The reads [B, T] of `op`, the delta rule with beta in [0, 2]: 1 where the parity of bits [B, T] is even, else -1.
 
     The weights are fixed: q and k are one unit vector, v = 0, beta = 2 * bit, and the state starts as k v^T with v = 1.
 
@@ -34,4 +41,5 @@ def reflected_parity(op: Operator, bits: Tensor) -> Tensor:
     direction = key.expand(B, T, 1, 2)
     zero = torch.zeros(B, T, 1, 1, dtype=torch.float64)
     o, _ = op(q=direction, k=direction, v=zero, beta=2.0 * bits.double()[:, :, None], initial_state=state)
-    return (o[:, :, 0, 0] < 0).long()
+    # The rule's read is scaled by 1/sqrt(K).
+    return o[:, :, 0, 0] * math.sqrt(2)

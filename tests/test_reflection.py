@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import stateir
-from stateir.models.reflection import reflected_parity
+from stateir.models.reflection import reflected_parity, reflected_reads
 from stateir.models.tasks.parity import ParityConfig, generate
 
 
@@ -14,7 +14,8 @@ def test_reflections_solve_parity_exactly(backend: str) -> None:
     rows = generate(ParityConfig(length=512), 8, 0)
     assert torch.equal(reflected_parity(op, torch.tensor(rows.inputs)), torch.tensor(rows.labels))
     ones = torch.ones(1, 512, dtype=torch.long)
-    assert torch.equal(reflected_parity(op, ones), ones.cumsum(1) % 2)
+    # A reflection keeps the norm, so nothing fades: only rounding, a few units in the last place a token.
+    assert (reflected_reads(op, ones)[0] - torch.tensor([-1.0, 1.0]).repeat(256)).abs().max() < 512 * 4 * 2.3e-16
 
 
 def test_without_reflection_a_threshold_is_crossed_once() -> None:
