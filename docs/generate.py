@@ -66,7 +66,7 @@ def catalogue() -> str:
         "Generated from the files of `recurrences/` by `python docs/generate.py`; do not edit.",
         "",
         f"State, flops and bytes are for one head at K = V = {SHAPE.K} and {SHAPE.itemsize}-byte inputs: flops of the "
-        f"chunked forward a token at chunks of {SHAPE.chunk}, and the bytes that a token has to move at least, forward.",
+        f"chunked forward a token at chunks of {SHAPE.chunk}, and the least bytes that a token has to move, forward.",
         "",
         "| rule | source | decay | rows (erasing) | state KiB | flops a token | bytes a token | backends |",
         "|---|---|---|---|---|---|---|---|",
