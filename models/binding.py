@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from stateir.codegen.start import start_value
+from stateir.codegen.text import arguments_of
 from stateir.ir import Axis, Expr, Input, Interval, Let, Outer, Param, Ref, Rule, Update, walk
 
 from .config import require
@@ -56,7 +57,7 @@ def binding_arguments(
             a rule that has no key or no value vector to write with.
     """
     role = roles(rule)
-    declared: dict[str, Input | Param] = {d.name: d for d in (*rule.inputs, *rule.params)}
+    declared: dict[str, Input | Param] = {d.name: d for d in arguments_of(rule)}
     for name in given:
         require(name in declared, f"{rule.name} has no input or param {name!r}; it has {', '.join(declared)}")
     writable = bool(role.keys) or any(declared[name].axis is Axis.KEY for name in given)

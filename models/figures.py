@@ -1,4 +1,4 @@
-"""Figures that redraw themselves: beside path.png and path.svg stand their data, path.csv, and configuration, path.json.
+"""Figures that redraw themselves: beside path.png and path.svg stand path.csv, the data, and path.json, the settings.
 
     python -m stateir.models.figures path.json
 
@@ -52,7 +52,7 @@ class ErrorByAge:
 
 @dataclass(frozen=True)
 class Frontier:
-    """Accuracy against state size. unit: of the horizontal axis. task: what the accuracy was measured on, as a label."""
+    """Accuracy against state size. unit: of the horizontal axis. task: what was measured, for the other axis."""
 
     title: str = ""
     task: str = ""
@@ -88,7 +88,7 @@ def error_by_age(config: ErrorByAge, path: Path) -> list[Path]:
         b = config.bindings
         axes.set(
             xlabel="age: writes since the binding's own", ylabel="squared error of the read, in units of |v|²",
-            title=f"{b.writes} bindings, {b.geometry} keys in {b.key_dim} dimensions, β = {config.beta:g}",
+            title=f"{b.writes} bindings, keys in {b.key_dim} dimensions: {b.geometry}; β = {config.beta:g}",
         )  # fmt: skip
         axes.set_ylim(bottom=0)
         axes.legend(frameon=False)

@@ -152,6 +152,20 @@ def interference(
     return write_bindings(rule, keys, values, inputs=inputs)
 
 
+def nearest_value_recall(trace: Trace, distractors: int = 0, seed: int | tuple[int, ...] = 0) -> Array:
+    """[N]: the share of keys that, after the last write, read nearer in angle to their value than to any other.
+
+    The others are the row's values and `distractors` further ones, uniform on the sphere and drawn from `seed`.
+    """
+    rng = np.random.default_rng(seed)
+    N, D, V = trace.values.shape
+    book = np.concatenate([trace.values, _sphere(rng, N, distractors, V)], axis=1)
+    book /= np.linalg.norm(book, axis=-1, keepdims=True)
+    reads = trace.keys @ trace.states[:, -1]
+    nearest = (reads @ book.swapaxes(1, 2)).argmax(-1)
+    return np.asarray((nearest == np.arange(D)).mean(-1))
+
+
 def _sphere(rng: np.random.Generator, *shape: int) -> Array:
     """Uniform on the unit sphere of the last axis."""
     x = rng.standard_normal(shape)

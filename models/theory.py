@@ -30,6 +30,15 @@ def additive_error_correlated(writes: int, d: int, r: float, s2: float = 1.0) ->
     return (writes - 1) * (r**2 + (1 - r) ** 2 / (d - 1)) * s2
 
 
+def additive_half_recall(key_dim: int, value_dim: int, values: int) -> float:
+    """About how many bindings an additive state holds until half of them decode to another of so many values.
+
+    D* = K V/(2 ln #values): the noise in a direction has variance D/(K V), and the largest of #values such
+    projections is about sqrt(2 ln #values) of its standard deviations, against a signal of 1.
+    """
+    return key_dim * value_dim / (2 * float(np.log(values)))
+
+
 def additive_energy(writes: int, s2: float = 1.0) -> float:
     """E|S|^2 after so many writes: t * s2."""
     return writes * s2

@@ -9,7 +9,14 @@ from stateir.ir import Interval
 from stateir.library import names
 from stateir.models import theory
 from stateir.models.binding import open_gate, roles
-from stateir.models.interference import BindingsConfig, Trace, draw_bindings, interference, write_bindings
+from stateir.models.interference import (
+    BindingsConfig,
+    Trace,
+    draw_bindings,
+    interference,
+    nearest_value_recall,
+    write_bindings,
+)
 
 ADDITIVE = stateir.load("additive")
 DELTA = stateir.load("delta")
@@ -139,6 +146,19 @@ def test_delta_beats_additive_where_keys_correlate() -> None:
     config = BindingsConfig(writes=24, key_dim=12, value_dim=5, geometry="correlated", r=0.8)
     delta, additive = (run(rule, config, 50).error_by_age.mean() for rule in ("delta", "additive"))
     assert delta < additive / 4
+
+
+def test_additive_recalls_more_of_random_keys_than_delta() -> None:
+    """Though its squared error is the larger one. At D* about half are recalled: an estimate for many values."""
+    values = 256
+    writes = round(theory.additive_half_recall(16, 16, values))
+    config = BindingsConfig(writes=writes, key_dim=16, value_dim=16)
+    additive, delta = (run(rule, config, 200) for rule in ("additive", "delta"))
+    recall = [nearest_value_recall(trace, values - writes, seed=5) for trace in (additive, delta)]
+    assert delta.error_by_age.mean() < additive.error_by_age.mean()
+    difference = recall[0] - recall[1]
+    assert difference.mean() > 5 * difference.std(ddof=1) / np.sqrt(200)
+    assert 0.4 < recall[0].mean() < 0.65
 
 
 def test_values_scale_the_error() -> None:
