@@ -191,6 +191,7 @@ class _Writer:
         value = self.input(f"v{self.number()}", "value")
         forms: list[Callable[[], str]] = [
             lambda: value,
+            lambda: value,
             lambda: f"{self.input('w', 'value in [0, 1]')} * {value}",
             lambda: f"prev({value}, {self.draw.integer(1, 2)})",
         ]
