@@ -35,7 +35,8 @@ class MixerCache:
     window: Tensor
 
     def tensors(self) -> list[Tensor]:
-        state = [self.state] if isinstance(self.state, Tensor) else list(self.state.values())
+        """All of them: the state's in the order of their names, then the window."""
+        state = [self.state] if isinstance(self.state, Tensor) else [self.state[name] for name in sorted(self.state)]
         return [*state, self.window]
 
 
@@ -74,7 +75,7 @@ class Mixer(nn.Module):
         require(gate in get_args(Gate), f"gate must be one of {get_args(Gate)}, got {gate!r}")
         require(conv >= 1, f"conv must be at least 1, got {conv}")
         pairs = any(d.axis is Axis.PAIR for d in rule.declared)
-        require(not pairs or key_dim % 2 == 0, f"key_dim must be even for the pair vectors of {rule.name}, got {key_dim}")
+        require(not pairs or key_dim % 2 == 0, f"{rule.name} has pair vectors: key_dim must be even, got {key_dim}")
         self.rule, self.heads, self.gate = rule, heads, gate
         dims = {Axis.SCALAR: 1, Axis.KEY: key_dim, Axis.VALUE: value_dim, Axis.PAIR: key_dim // 2}
         # Content first, so that the convolution works on one slice.
@@ -88,9 +89,7 @@ class Mixer(nn.Module):
             {f"input_{i.name}": RangeActivation(i, heads, s) for i, s in zip(self.inputs, self.shapes, strict=True)}
         )
         generator = torch.Generator().manual_seed(seed)
-        self.params = nn.ModuleDict(
-            {f"param_{p.name}": RuleParameter(p, heads, dims, generator) for p in rule.params}
-        )
+        self.params = nn.ModuleDict({f"param_{p.name}": RuleParameter(p, heads, dims, generator) for p in rule.params})
         self.norm = nn.RMSNorm(value_dim, eps=1e-6)
         self.gate_project = nn.Linear(hidden, heads * value_dim, bias=False)
         self.out = nn.Linear(heads * value_dim, hidden, bias=False)
@@ -99,11 +98,9 @@ class Mixer(nn.Module):
     def forward(
         self, x: Tensor, cache: MixerCache | None = None, return_cache: bool = False
     ) -> tuple[Tensor, MixerCache | None]:
-        """x: [B, T, hidden]. Returns (y [B, T, hidden], what to pass as `cache` with the tokens that follow, or None)."""
+        """x: [B, T, hidden]. Returns (y [B, T, hidden], the cache to pass with the tokens that follow, or None)."""
         tensors, window = self.arguments(x, None if cache is None else cache.window)
-        o, state = self.op(
-            **tensors, initial_state=None if cache is None else cache.state, return_state=return_cache
-        )
+        o, state = self.op(**tensors, initial_state=None if cache is None else cache.state, return_state=return_cache)
         return self._output(o, x), MixerCache(state, window) if return_cache else None
 
     def step(self, x: Tensor, cache: MixerCache | None = None) -> tuple[Tensor, MixerCache]:

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 class Commands(typer.core.TyperGroup):
     """The commands of this file, and `mqar`, whose module is imported when it is asked for."""
 
-    def list_commands(self, ctx: typer.Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         return [*super().list_commands(ctx), "mqar"]
 
-    def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name != "mqar":
             return super().get_command(ctx, cmd_name)
         from typer.main import get_command
