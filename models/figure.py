@@ -28,8 +28,8 @@ def save_figure(results: Sequence[Result], path: Path, title: str) -> list[Path]
     path.parent.mkdir(parents=True, exist_ok=True)
     files = [path.with_suffix(suffix) for suffix in (".png", ".svg", ".csv", ".json")]
     rows = _rows(results)
-    with files[2].open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
+    with files[2].open("w", newline="", encoding="utf-8") as table:
+        writer = csv.DictWriter(table, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
     summary = [
