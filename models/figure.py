@@ -41,9 +41,9 @@ def save_figure(results: Sequence[Result], path: Path, title: str) -> list[Path]
     task = results[0].config.task
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     for result, colour in zip(results, COLOURS, strict=False):
-        steps = [0, *(r["step"] for r in result.records)]
+        steps = [r["step"] for r in result.records]
         label = f"{result.config.model.rule}, {result.final:.3f}"
-        axes.plot(steps, [0, *(r["accuracy"] for r in result.records)], color=colour, marker="o", ms=3, label=label)
+        axes.plot(steps, [r["accuracy"] for r in result.records], color=colour, marker="o", ms=3, label=label)
     axes.axhline(task.plateau, color="0.5", lw=1, ls="--", label="1/D: knows the values, cannot bind")
     axes.set(
         xlabel="training steps", ylabel=f"held-out accuracy ({results[0].config.eval_rows} rows)", ylim=(-0.02, 1.02),
