@@ -70,11 +70,7 @@ class Mixer(nn.Module):
         conv: int = 4,
         gate: Gate = "silu",
         seed: int = 0,
-<<<<<<< HEAD
-        backend: str = "auto",
-=======
         backend: Backend = "auto",
->>>>>>> w-models
     ) -> None:
         super().__init__()
         require(gate in get_args(Gate), f"gate must be one of {get_args(Gate)}, got {gate!r}")

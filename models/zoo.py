@@ -98,13 +98,7 @@ class Model(nn.Module):
         x: Tensor = self.embed(ids)
         new: list[Any] = []
         for layer, block in enumerate(self.blocks):
-<<<<<<< HEAD
-            assert isinstance(block, Block)
-            mixed, carried = block.mixer(block.norm(x), cache[layer] if cache else None, return_cache)
-            x = block.after(x, mixed)
-=======
             x, carried = block(x, cache[layer] if cache else None, return_cache)
->>>>>>> w-models
             new.append(carried)
         return self.norm(x), new if return_cache else None
 
@@ -121,13 +115,7 @@ class Model(nn.Module):
         new: list[Any] = []
         for layer, block in enumerate(self.blocks):
             assert isinstance(block, Block)
-<<<<<<< HEAD
-            mixer: Any = block.mixer  # a cache goes to the mixer that made it
-            mixed, carried = mixer.step(block.norm(x), cache[layer] if cache else None)
-            x = block.after(x, mixed)
-=======
             x, carried = block.step(x, cache[layer] if cache else None)
->>>>>>> w-models
             new.append(carried)
         return self.head(self.norm(x)), new
 
