@@ -12,6 +12,7 @@ from .ir import Rule
 from .parser import parse_text
 from .report import Report
 from .suggest import with_suggestions
+from .ways_out import ways_out
 
 
 def compile_text(text: str, constants: Mapping[str, float] | None = None) -> tuple[Rule | None, list[Diagnostic]]:
@@ -38,4 +39,5 @@ def _passes(text: str, constants: Mapping[str, float]) -> tuple[Rule | None, Rep
             normal_form(rule)
         except RuleError as error:
             report.found += error.diagnostics
+            report.rewrites |= {d: tuple(ways_out(rule, d)) for d in error.diagnostics}
     return rule, report

@@ -11,7 +11,8 @@ from .ir import Span
 class Diagnostic:
     """One finding.
 
-    `code` is a row of the error table; `suggestion` is a text for the place of `span` with which the finding is gone.
+    `code` is a row of the error table; `suggestion` is a text with which the finding is gone. It goes to the place of
+    `span`, or to `place` where a piece around the culprit has to change.
     """
 
     code: str
@@ -19,6 +20,7 @@ class Diagnostic:
     message: str
     help: str | None = None
     suggestion: str | None = None
+    place: Span | None = None
 
 
 class RuleError(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .diagnostics import Diagnostic, RuleError
+from .ir import Span
 
 MAX_SHOWN = 20
 _WINDOW = 160
@@ -35,6 +36,7 @@ def records(found: list[Diagnostic], filename: str) -> list[dict[str, object]]:
             "message": d.message,
             "help": d.help,
             "suggestion": d.suggestion,
+            "place": None if d.place is None else [d.place.line, d.place.column, d.place.end],
         }
         for d in found
     ]
@@ -51,8 +53,13 @@ def _one(d: Diagnostic, lines: list[str], filename: str) -> str:
     if d.help is not None:
         out.append(f"  = help: {d.help}")
     if d.suggestion is not None:
-        out.append(f"  = try: {d.suggestion}")
+        where = "" if d.place is None else f" in place of `{_piece(lines, d.place)}`"
+        out.append(f"  = try: {d.suggestion}{where}")
     return "\n".join(out)
+
+
+def _piece(lines: list[str], span: Span) -> str:
+    return lines[span.line - 1][span.column - 1 : span.end - 1]
 
 
 def _quoted(line: str, column: int, end: int) -> list[str]:

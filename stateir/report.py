@@ -14,7 +14,7 @@ class Report:
 
     def __init__(self) -> None:
         self.found: list[Diagnostic] = []
-        self.rewrites: dict[Diagnostic, tuple[str, ...]] = {}
+        self.rewrites: dict[Diagnostic, tuple[tuple[Span, str], ...]] = {}
         self._seen: set[tuple[str, Span]] = set()
 
     def add(
@@ -33,7 +33,7 @@ class Report:
         found = finding(code, span, facts, help)
         self.found.append(found)
         if rewrites:
-            self.rewrites[found] = tuple(rewrites)
+            self.rewrites[found] = tuple((span, text) for text in rewrites)
 
     @property
     def failed(self) -> bool:

@@ -15,7 +15,7 @@ MAX_TRIED = 6
 def with_suggestions(
     text: str,
     found: list[Diagnostic],
-    rewrites: Mapping[Diagnostic, tuple[str, ...]],
+    rewrites: Mapping[Diagnostic, tuple[tuple[Span, str], ...]],
     findings: Callable[[str], list[Diagnostic]],
 ) -> list[Diagnostic]:
     """`found`, where a finding gets the first of its rewrites that leaves the other findings and makes no new one."""
@@ -23,11 +23,11 @@ def with_suggestions(
     out = []
     tried = 0
     for d in found:
-        for rewrite in rewrites.get(d, ()) if tried < MAX_TRIED else ():
+        for place, rewrite in rewrites.get(d, ()) if tried < MAX_TRIED else ():
             tried += 1
-            after = _errors(findings(_replaced(text, d.span, rewrite)))
+            after = _errors(findings(_replaced(text, place, rewrite)))
             if after < before:
-                d = replace(d, suggestion=rewrite)
+                d = replace(d, suggestion=rewrite, place=None if place == d.span else place)
                 break
         out.append(d)
     return out

@@ -141,7 +141,7 @@ def on_code_action(ls: LanguageServer, params: lsp.CodeActionParams) -> list[lsp
         place = view.range(d.span)
         touches = params.range.start <= place.end and place.start <= params.range.end
         if d.suggestion is not None and touches:
-            edit = lsp.WorkspaceEdit({view.uri: [lsp.TextEdit(place, d.suggestion)]})
+            edit = lsp.WorkspaceEdit({view.uri: [lsp.TextEdit(view.range(d.place or d.span), d.suggestion)]})
             actions.append(
                 lsp.CodeAction(
                     f"Replace with `{d.suggestion}`", lsp.CodeActionKind.QuickFix, [view.diagnostic(d)], edit=edit
