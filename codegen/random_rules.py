@@ -134,7 +134,7 @@ class _Writer:
     def sum_of_terms(self) -> str:
         terms = []
         for _ in range(self.draw.integer(1, 3)):
-            forms: list[Callable[[], str]] = [self.write, self.delta, self.delta, self.bare]
+            forms: list[Callable[[], str]] = [self.write, self.replace, self.replace, self.bare]
             terms.append(self.draw.choice(forms)())
         return " + ".join(terms)
 
@@ -169,7 +169,7 @@ class _Writer:
         ]
         return f"outer({self.draw.choice(direction)()}, {self.value()})"
 
-    def delta(self) -> str:
+    def replace(self) -> str:
         key = self.key()
         forms: list[Callable[[], str]] = [
             lambda: f"outer({self.strength()} * {key}, {self.value()} - {key} @ S)",

@@ -69,7 +69,7 @@ class Mixer(nn.Module):
         conv: int = 4,
         gate: Gate = "silu",
         seed: int = 0,
-        backend: Literal["auto", "step", "chunked", "triton"] = "auto",
+        backend: str = "auto",
     ) -> None:
         super().__init__()
         require(gate in get_args(Gate), f"gate must be one of {get_args(Gate)}, got {gate!r}")
@@ -101,7 +101,7 @@ class Mixer(nn.Module):
         """x: [B, T, hidden]. Returns (y [B, T, hidden], the cache to pass with the tokens that follow, or None)."""
         tensors, window = self.arguments(x, None if cache is None else cache.window)
         o, state = self.op(**tensors, initial_state=None if cache is None else cache.state, return_state=return_cache)
-        return self._output(o, x), MixerCache(state, window) if return_cache else None
+        return self._output(o, x), None if state is None else MixerCache(state, window)
 
     def step(self, x: Tensor, cache: MixerCache | None = None) -> tuple[Tensor, MixerCache]:
         """One token. x: [B, hidden]. Returns (y [B, hidden], the new cache); `cache` is not written to."""
@@ -131,7 +131,8 @@ class Mixer(nn.Module):
     def _output(self, o: Tensor, x: Tensor) -> Tensor:
         g = self.gate_project(x)
         g = F.silu(g) if self.gate == "silu" else torch.sigmoid(g)
-        return self.out(self.norm(o).flatten(-2) * g)
+        y: Tensor = self.out(self.norm(o).flatten(-2) * g)
+        return y
 
 
 def _shape(declared: Input, dims: dict[Axis, int]) -> tuple[int, ...]:

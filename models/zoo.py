@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -105,7 +105,8 @@ class Model(nn.Module):
         x, new = self.embed(ids), []
         for layer, block in enumerate(self.blocks):
             assert isinstance(block, Block)
-            mixed, carried = block.mixer.step(block.norm(x), cache[layer] if cache else None)
+            mixer: Any = block.mixer  # a cache goes to the mixer that made it
+            mixed, carried = mixer.step(block.norm(x), cache[layer] if cache else None)
             x = block.after(x, mixed)
             new.append(carried)
         return self.head(self.norm(x)), new

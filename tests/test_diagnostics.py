@@ -9,7 +9,7 @@ from language_cases import CASES, H, R, U
 import stateir
 from stateir.compile_text import compile_text
 from stateir.ir import Span
-from stateir.render import MAX_SHOWN, render, to_json
+from stateir.render import MAX_SHOWN, records, render
 
 SEVERAL = """\
 rule several "Six errors"   # and a comment
@@ -116,11 +116,11 @@ def test_many_errors_are_cut_with_their_number() -> None:
 
 def test_json_has_every_finding() -> None:
     error = refused(SEVERAL, "my.rule")
-    records = json.loads(to_json(error))
-    assert [(r["file"], r["code"], r["line"], r["column"], r["end"]) for r in records] == [
+    found = json.loads(json.dumps(records(error.diagnostics, error.filename)))
+    assert [(r["file"], r["code"], r["line"], r["column"], r["end"]) for r in found] == [
         ("my.rule", *place) for place in places(SEVERAL)
     ]
-    assert {r["severity"] for r in records} == {"error"}
+    assert {r["severity"] for r in found} == {"error"}
 
 
 def test_an_error_survives_pickling() -> None:
