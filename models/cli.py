@@ -111,8 +111,9 @@ def eval_(
         config = from_dict(TrainConfig, checkpoints.facts(checkpoint)["config"])
         rule = None if stored_rule else load_rule(config.model)
         saved = checkpoints.load(checkpoint, rule, allow_other_rule=edited_rule)
-        changed: dict[str, Any] = {"length": length, "pairs": pairs, "overwrites": overwrites}
-        task = replace(config.task, **{name: value for name, value in changed.items() if value is not None})
+        asked = {"length": length, "pairs": pairs, "overwrites": overwrites}
+        changed: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+        task = replace(config.task, **changed)
     except ValueError as error:
         raise _refusal(error) from None
     model = Model(config.model, saved.rule, config.task.tokens, config.seed).to(device)

@@ -100,11 +100,11 @@ def _print(results: list[Result]) -> None:
     from .cli import describe
 
     table = Table(title="Overwriting: each key written twice, the last value counts")
-    for column in ("rule", "held-out accuracy", "expected", "state bytes", "seconds", "configuration"):
+    for column in ("rule", "held-out accuracy", "expected", "state bytes", "seconds", "config"):
         table.add_column(column)
     for result in results:
         model, (least, most) = result.config.model, EXPECTED[result.config.model.rule]
-        expected = f"at most {most:.2f}" if least == 0 else f"at least {least:.2f}"
+        expected = f"<= {most:.2f}" if least == 0 else f">= {least:.2f}"
         carried = state_bytes(model, load_rule(model), result.config.task.length)
         seconds = f"{result.records[-1]['seconds']:.0f}"
         table.add_row(model.rule, f"{result.final:.3f}", expected, f"{carried:,}", seconds, config_hash(result.config))

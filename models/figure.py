@@ -28,8 +28,8 @@ def save_figure(results: Sequence[Result], path: Path, title: str) -> list[Path]
     path.parent.mkdir(parents=True, exist_ok=True)
     files = [path.with_suffix(suffix) for suffix in (".png", ".svg", ".csv", ".json")]
     rows = _rows(results)
-    with files[2].open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
+    with files[2].open("w", newline="", encoding="utf-8") as table:
+        writer = csv.DictWriter(table, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
     summary = [
@@ -41,9 +41,9 @@ def save_figure(results: Sequence[Result], path: Path, title: str) -> list[Path]
     task = results[0].config.task
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     for result, colour in zip(results, COLOURS, strict=False):
-        steps = [0, *(r["step"] for r in result.records)]
+        steps = [r["step"] for r in result.records]
         label = f"{result.config.model.rule}, {result.final:.3f}"
-        axes.plot(steps, [0, *(r["accuracy"] for r in result.records)], color=colour, marker="o", ms=3, label=label)
+        axes.plot(steps, [r["accuracy"] for r in result.records], color=colour, marker="o", ms=3, label=label)
     axes.axhline(task.plateau, color="0.5", lw=1, ls="--", label="1/D: knows the values, cannot bind")
     axes.set(
         xlabel="training steps", ylabel=f"held-out accuracy ({results[0].config.eval_rows} rows)", ylim=(-0.02, 1.02),

@@ -24,6 +24,7 @@ from .conv import ShortConvolution
 from .parameters import RuleParameter
 
 Gate: TypeAlias = Literal["silu", "sigmoid"]
+Backend: TypeAlias = Literal["auto", "step", "chunked", "triton"]
 Carried: TypeAlias = Tensor | dict[str, Tensor]
 
 
@@ -69,7 +70,7 @@ class Mixer(nn.Module):
         conv: int = 4,
         gate: Gate = "silu",
         seed: int = 0,
-        backend: str = "auto",
+        backend: Backend = "auto",
     ) -> None:
         super().__init__()
         require(gate in get_args(Gate), f"gate must be one of {get_args(Gate)}, got {gate!r}")

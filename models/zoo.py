@@ -14,7 +14,7 @@ from stateir.ir import Axis, Rule
 
 from .attention import Attention, AttentionCache
 from .config import require
-from .mixer import Gate, Mixer, MixerCache, is_content
+from .mixer import Backend, Gate, Mixer, MixerCache, is_content
 
 Cache: TypeAlias = list[MixerCache] | list[AttentionCache]
 ATTENTION = "attention"
@@ -37,7 +37,7 @@ class ModelConfig:
     conv: int = 4
     gate: Gate = "silu"
     mlp: int = 0
-    backend: str = "auto"
+    backend: Backend = "auto"
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "key_dim", "value_dim", "conv"):
@@ -60,7 +60,17 @@ class Block(nn.Module):
         self.norm, self.mixer = nn.RMSNorm(hidden, eps=1e-6), mixer
         self.mlp = nn.Sequential(nn.RMSNorm(hidden, eps=1e-6), MLP(hidden, mlp)) if mlp else None
 
-    def after(self, x: Tensor, mixed: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cache: Any = None, return_cache: bool = False) -> tuple[Tensor, Any]:
+        """x [B, T, hidden] -> the same shape, and the mixer's cache or None."""
+        mixed, new = self.mixer(self.norm(x), cache, return_cache)
+        return self._after(x, mixed), new
+
+    def step(self, x: Tensor, cache: Any = None) -> tuple[Tensor, Any]:
+        """One token: x [B, hidden] -> the same shape, and the mixer's new cache."""
+        mixed, new = self.mixer.step(self.norm(x), cache)
+        return self._after(x, mixed), new
+
+    def _after(self, x: Tensor, mixed: Tensor) -> Tensor:
         x = x + mixed
         return x if self.mlp is None else x + self.mlp(x)
 
@@ -85,11 +95,10 @@ class Model(nn.Module):
         self, ids: Tensor, cache: Cache | None = None, return_cache: bool = False
     ) -> tuple[Tensor, Cache | None]:
         """ids [B, T] -> what the head reads, [B, T, hidden], and the cache or None."""
-        x, new = self.embed(ids), []
+        x: Tensor = self.embed(ids)
+        new: list[Any] = []
         for layer, block in enumerate(self.blocks):
-            assert isinstance(block, Block)
-            mixed, carried = block.mixer(block.norm(x), cache[layer] if cache else None, return_cache)
-            x = block.after(x, mixed)
+            x, carried = block(x, cache[layer] if cache else None, return_cache)
             new.append(carried)
         return self.norm(x), new if return_cache else None
 
@@ -102,12 +111,11 @@ class Model(nn.Module):
 
     def step(self, ids: Tensor, cache: Cache | None = None) -> tuple[Tensor, Cache]:
         """One token: ids [B] -> logits [B, tokens] and the new cache."""
-        x, new = self.embed(ids), []
+        x: Tensor = self.embed(ids)
+        new: list[Any] = []
         for layer, block in enumerate(self.blocks):
             assert isinstance(block, Block)
-            mixer: Any = block.mixer  # a cache goes to the mixer that made it
-            mixed, carried = mixer.step(block.norm(x), cache[layer] if cache else None)
-            x = block.after(x, mixed)
+            x, carried = block.step(x, cache[layer] if cache else None)
             new.append(carried)
         return self.head(self.norm(x)), new
 

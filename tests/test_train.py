@@ -249,6 +249,7 @@ def test_evaluation_is_of_the_model_and_does_not_depend_on_the_batch() -> None:
     assert evaluate(run.model, TINY.task, 64, 0) == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["additive", "delta"])
 def test_what_separates_the_rules(rule: str) -> None:
     """Overwriting, 600 steps: erasing the old value is learnt, a sum of both is not enough."""
