@@ -158,8 +158,8 @@ def _closed_forms(config: ErrorByAge) -> dict[str, Sequence[float]]:
     if b.geometry == "correlated":
         return {"additive, closed form": [theory.additive_error_correlated(D, d, b.r)] * D}
     if b.geometry == "orthonormal":
-        kinds = {"additive": False, "delta": True}
-        return {f"{k}, closed form": [theory.orthonormal_error(delta, config.beta)] * D for k, delta in kinds.items()}
+        left = theory.delta_orthonormal_error(config.beta)
+        return {"additive, closed form": [0.0] * D, "delta, closed form": [left] * D}
     return {}
 
 

@@ -102,9 +102,9 @@ def delta_forgotten_error(beta: float, s2: float = 1.0) -> float:
     return 2 / (2 - beta) * s2
 
 
-def orthonormal_error(rule_is_delta: bool, beta: float = 1.0, s2: float = 1.0) -> float:
-    """With orthonormal keys: additive is exact, delta leaves (1-beta)^2 s2 of every key, whatever its age."""
-    return (1 - beta) ** 2 * s2 if rule_is_delta else 0.0
+def delta_orthonormal_error(beta: float, s2: float = 1.0) -> float:
+    """With orthonormal keys, the error of every one, whatever its age: (1-beta)^2 s2. The additive rule has none."""
+    return (1 - beta) ** 2 * s2
 
 
 def delta_repeated_read(values: Array, beta: float) -> Array:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from stateir.models.mqar import Ids, MqarConfig, Rows, render_row
+from stateir.models.mqar import IGNORE, Ids, MqarConfig, Rows, render_row
 from stateir.models.mqar import generate as generate_mqar
 
 from . import compositional, induction, modular, needle, palindrome, parity, selective_copying, stack, word_problem
@@ -44,4 +44,4 @@ TASKS: dict[str, Task] = {
 
 def exact(predictions: Ids, labels: Ids) -> float:
     """The share of rows whose labelled positions are all right, as needles are scored. Both [rows, L]."""
-    return float(((predictions == labels) | (labels == -100)).all(axis=1).mean())
+    return float(((predictions == labels) | (labels == IGNORE)).all(axis=1).mean())
