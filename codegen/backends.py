@@ -9,6 +9,7 @@ from stateir.affine import normal_form
 from stateir.core import core
 from stateir.ir import Axis, Rule
 
+from .chunked_module import sequence_source
 from .generated import load_source
 from .step import step_source
 
@@ -31,8 +32,6 @@ def source(rule: Rule, backend: str, chunk_size: int | None) -> str:
     """The generated text of a backend that the rule has."""
     if backend == "step":
         return step_source(rule)
-    from .chunked_module import sequence_source
-
     form = normal_form(rule)
     assert form is not None, f"{rule.name} has no normal form"
     return sequence_source(rule, core(form), chunk_size)

@@ -10,6 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from stateir.ir import Rule
+
+from .backends import lacks
+from .operator import Operator, compile
+from .samples import sample_arguments
+
 Form = Callable[[dict[str, Tensor], Tensor], tuple[Tensor, Tensor]]
 
 
@@ -37,7 +43,7 @@ class Comparison:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.threads} threads, median of {self.repeats}",
+            f"PyTorch {torch.__version__}, {self.threads} threads, median of {self.repeats}",
             f"{'':12} {'forward ms':>11} {'':8} {'with backward ms':>17}",
         ]
         for name, timing in self.timings.items():
@@ -64,6 +70,30 @@ def compare(
                 both[name].append(times[1])
     timings = {name: Timing(statistics.median(forward[name]), statistics.median(both[name])) for name in forms}
     return Comparison(next(iter(forms)), timings, repeats, torch.get_num_threads())
+
+
+def compare_backends(
+    rule: Rule, *, B: int, T: int, H: int, K: int, V: int, repeats: int = 5, threads: int = 2
+) -> Comparison:
+    """Time the CPU's backends of a rule, the step reference first, in float32 on random arguments.
+
+    Sets the number of PyTorch's threads for the process.
+    """
+    torch.set_num_threads(threads)
+    tensors = sample_arguments(rule, B=B, T=T, H=H, K=K, V=V, dtype=torch.float32)
+    operators = {name: compile(rule, name) for name in ("step", "chunked") if lacks(rule, name) is None}
+    return compare({n: _form(op) for n, op in operators.items()}, tensors, torch.zeros(B, H, K, V), repeats=repeats)
+
+
+def _form(op: Operator) -> Form:
+    def run(tensors: dict[str, Tensor], S0: Tensor) -> tuple[Tensor, Tensor]:
+        # The other states of a dict start where the rule says.
+        start = None if op.carries_dict else S0
+        o, last = op(**tensors, initial_state=start, return_state=True, cu_seqlens=None)
+        assert last is not None
+        return o, last["S"] if isinstance(last, dict) else last
+
+    return run
 
 
 def _forward(form: Form, tensors: Mapping[str, Tensor], S0: Tensor) -> float:

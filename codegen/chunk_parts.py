@@ -11,10 +11,19 @@ from torch import Tensor
 """
 
 TO_CHUNKS = '''
+def to_lines(x: Tensor) -> Tensor:
+    """Zeros behind the last axis, up to a multiple of 16: whole cache lines.
+
+    The bits of a matrix product may depend on how its operands are aligned, so on a chunk's place in the sequence.
+    """
+    missing = -x.shape[-1] % 16
+    return F.pad(x, (0, missing)) if missing else x
+
+
 def to_chunks(x: Tensor, n: int, chunk: int) -> Tensor:
     """[B, T, H] or [B, T, H, D] to [B * H * n, chunk, D]; what fills up the last chunk is zero and so does nothing."""
     B, T, H = x.shape[:3]
-    x = (x if x.dim() == 4 else x[..., None]).transpose(1, 2)
+    x = (to_lines(x) if x.dim() == 4 else x[..., None]).transpose(1, 2)
     if n * chunk > T:
         x = F.pad(x, (0, 0, 0, n * chunk - T))
     return x.reshape(B * H * n, chunk, -1).contiguous()

@@ -162,7 +162,9 @@ def _load(shape: Shape) -> Iterator[str]:
     names = [name for name, _ in shape.tensors() if name[0] != "f" and name != "rest"]
     some = next(name for name, _ in shape.tensors())
     load = "to_chunks(tensors[name], n, chunk)"
-    yield "B, H, K, V = S0.shape"
+    yield "B, H, keys, values = S0.shape"
+    yield "S0 = to_lines(to_lines(S0).mT).mT.contiguous()"
+    yield "K, V = S0.shape[2:]"
     yield f'T = tensors["{some}"].shape[1]'
     yield "n = max(1, -(-T // chunk))  # for no token, one chunk of zeros"
     yield ""
@@ -339,7 +341,7 @@ def _scan(plan: _Plan) -> Iterator[str]:
     yield "    starts.append(S)"
     if loop:
         yield f"    S = {update}"
-    yield "last = S.view(B, H, K, V)"
+    yield "last = S.view(B, H, K, V)[..., :keys, :values]"
 
 
 def _output(plan: _Plan) -> Iterator[str]:
@@ -359,7 +361,7 @@ def _output(plan: _Plan) -> Iterator[str]:
             yield f"{', '.join(names)} = O.unflatten(1, (-1, {len(reads)})).unbind(2)"
         for r, read in enumerate(reads):
             source = f"o{r}" if len(reads) > 1 else "O"
-            value = f"from_chunks({source}, B, H, T, chunk)"
+            value = f"from_chunks({source}, B, H, T, chunk)[..., :values]"
             factor = {"none": "", "scalar": f'tensors["f{r}"][..., None] * ', "value": f'tensors["f{r}"] * '}
             terms.append(factor[read.factor] + value)
     if plan.shape.rest:

@@ -56,6 +56,7 @@ class Operator:
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"{rule.name}: chunk_size = {chunk_size}: expected at least 1")
         self.carries_dict = not carries_s_alone(rule)
+        self._runners: dict[str, Callable[..., tuple[Tensor, State]]] = {}
         self._reference = load_source(step_source(rule), f"{rule.name}.step")
 
     def __repr__(self) -> str:
@@ -120,7 +121,9 @@ class Operator:
         if name == "auto":
             order = ("triton", "chunked", "step") if device.type == "cuda" else ("chunked", "step")
             name = next(n for n in order if self.backends[n] is None)
-        return backends.runner(self.rule, name, self.chunk_size)
+        if name not in self._runners:
+            self._runners[name] = backends.runner(self.rule, name, self.chunk_size)
+        return self._runners[name]
 
     def _state(
         self, given: State | None, sizes: Sizes, batch: int, dtype: torch.dtype, device: torch.device, name: str

@@ -1,24 +1,24 @@
 """The battery that `stateir verify` runs on a rule: measured errors of its backends against its step reference.
 
-The step reference follows the rule's lines literally, so it is the meaning of the rule; everything else is compared with
-it, in float64 where rounding alone may differ, and bit for bit where nothing may.
+The step reference follows the rule's lines literally, so it is the meaning of the rule; everything else is compared
+with it, in float64 where rounding alone may differ, and bit for bit where nothing may.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from stateir.ir import Param, Rule
+from stateir.ir import Rule
 
 from .arguments import State
 from .operator import Operator, compile
 from .samples import sample_arguments
-from .text import arguments_of
 
 # Rounding of float64, times the tokens and the growth that a sum of them allows.
 FLOAT64 = 1e-10
@@ -30,7 +30,7 @@ K, V, HEADS = 6, 5, 2
 
 @dataclass(frozen=True)
 class Check:
-    """One measurement: `error` is an rms ratio, or for a comparison of bits the number of values that differ (limit 0)."""
+    """One measurement: `error` is an rms ratio, or where bits are compared the number of values that differ."""
 
     name: str
     error: float
@@ -50,20 +50,18 @@ def verify(rule: Rule, *, full: bool = False, seed: int = 0) -> list[Check]:
     if reference.backends["chunked"] is None:
         lengths = (1, 13, 64, 150) if full else (1, 40)
         sizes = (1, 2, 4, 7, 16, 32, 64, 200) if full else (1, 4, 16, 64)
-        pairs = [
-            (compile(rule, "chunked", chunk_size=c), _call(reference, T, seed + s))
-            for s in range(3 if full else 1) for T in lengths for c in sizes
-        ]  # fmt: skip
+        ops = [compile(rule, "chunked", chunk_size=c) for c in sizes]
+        calls = [_call(reference, T, seed + s) for s in range(3 if full else 1) for T in lengths]
         note = f"T = {', '.join(map(str, lengths))}; chunks of {', '.join(map(str, sizes))}"
-        checks += _worst("chunked = step", pairs, reference, note)
-        ends = [(compile(rule, "chunked"), _call(reference, 40, seed, ends=1.0, resets=True))]
-        checks += _worst("at the ends of the ranges", ends, reference, "log decays down to -inf")
-        checks += _single(rule, compile(rule, "chunked"), reference, seed)
+        checks += _worst("chunked = step", ops, calls, reference, note)
+        chunked = compile(rule, "chunked")
+        ends = [_call(reference, 40, seed, ends=1.0, resets=True)]
+        checks += _worst("at the ends of the ranges", [chunked], ends, reference, "T = 40; log decays down to -inf")
+        checks += _single(chunked, reference, seed)
+        checks += _time(compile(rule, "chunked", chunk_size=8), reference, seed)
     else:
-        checks += _single(rule, reference, reference, seed)
-    for backend in ("step", "chunked"):
-        if reference.backends[backend] is None:
-            checks += _time(rule, compile(rule, backend, chunk_size=8), seed)
+        checks += _single(reference, reference, seed)
+    checks += _time(reference, reference, seed)
     return checks
 
 
@@ -105,13 +103,10 @@ def _results(op: Operator, call: _Call) -> dict[str, Tensor]:
     o, after = op(**inputs, initial_state=_given(op, before), return_state=True)
     found = {"output": o} | {f"state {name}": x for name, x in _parts(after).items()}
     generator = torch.Generator().manual_seed(call.seed)
-    loss = sum(
-        (
-            (x * torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.dtype)).sum()
-            for x in found.values()
-        ),
-        torch.zeros(()),
-    )
+    loss = torch.zeros(())
+    for name in sorted(found):
+        x = found[name]
+        loss = loss + (x * torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.dtype)).sum()
     leaves = inputs | {f"initial {name}": x for name, x in before.items()}
     gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
     for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True):
@@ -128,80 +123,82 @@ def rms_ratio(x: Tensor, reference: Tensor) -> float:
     return math.nan if math.isnan(scale) else difference / scale
 
 
-def _worst(name: str, pairs: list[tuple[Operator, _Call]], reference: Operator, note: str) -> Iterator[Check]:
-    """The largest error of each result over several calls."""
-    expected: dict[int, dict[str, Tensor]] = {}
+def _worst(name: str, ops: list[Operator], calls: list[_Call], reference: Operator, note: str) -> Iterator[Check]:
+    """The largest error of each result over all operators and calls."""
     worst: dict[str, float] = {}
-    for op, call in pairs:
-        key = id(call)
-        if key not in expected:
-            expected[key] = _results(reference, call)
-        for part, x in _results(op, call).items():
-            error = rms_ratio(x, expected[key][part])
-            worst[part] = max(worst.get(part, 0.0), math.inf if math.isnan(error) else error)
+    for call in calls:
+        expected = _results(reference, call)
+        for op in ops:
+            for part, x in _results(op, call).items():
+                error = rms_ratio(x, expected[part])
+                worst[part] = max(worst.get(part, 0.0), math.inf if math.isnan(error) else error)
     for part, error in worst.items():
         yield Check(f"{name}: {part}", error, FLOAT64, note)
 
 
-def _single(rule: Rule, op: Operator, reference: Operator, seed: int) -> Iterator[Check]:
-    """float32 against float64 from the same rounded arguments. A rule that is itself ill-conditioned, which shows in the
-    step reference's own float32 error, is allowed five times that."""
+def _single(op: Operator, reference: Operator, seed: int) -> Iterator[Check]:
+    """float32 against float64, from the same rounded arguments.
+
+    A rule that is itself ill-conditioned, as the step reference's own float32 error shows, is allowed five times that.
+    """
     call = _call(reference, 150, seed, torch.float32)
-    exact = _Call(
-        {name: x.double() for name, x in call.arguments.items()}, {n: x.double() for n, x in call.state.items()}, seed
-    )
-    expected, found = _results(reference, exact), _results(op, call)
+    wide = {name: x.double() for name, x in call.arguments.items()}
+    expected = _results(reference, _Call(wide, {name: x.double() for name, x in call.state.items()}, seed))
+    found = _results(op, call)
     own = found if op is reference else _results(reference, call)
-    params = {f"gradient of {d.name}" for d in arguments_of(rule) if isinstance(d, Param)}
+    params = {f"gradient of {p.name}" for p in op.rule.params}
     for part, x in found.items():
         limit = FLOAT32_PARAM if part in params else FLOAT32_GRADIENT if part.startswith("gradient") else FLOAT32_OUTPUT
-        note, floor = f"T = 150, {op.backend}", rms_ratio(own[part], expected[part])
-        if 5 * floor > limit:
-            limit, note = 5 * floor, f"{note}; step itself {floor:.1e}"
+        note = f"T = 150, {op.backend}"
+        if op is not reference and 5 * (floor := rms_ratio(own[part], expected[part])) > limit:
+            limit, note = 5 * floor, f"{note}; the step reference itself {floor:.1e}"
         yield Check(f"float32: {part}", rms_ratio(x, expected[part]), limit, note)
 
 
-def _time(rule: Rule, op: Operator, seed: int) -> Iterator[Check]:
-    """Splitting, decoding and causality of one backend; its chunks are of 8 tokens."""
+def _time(op: Operator, reference: Operator, seed: int) -> Iterator[Check]:
+    """Splitting, decoding and causality of one backend."""
     T, name = 29, op.backend
-    call = _call(op if name == "step" else compile(rule, "step"), T, seed)
-    inputs = {i.name for i in rule.inputs}
-
-    def cut(index: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-        return {n: index(x) if n in inputs else x for n, x in call.arguments.items()}
-
+    call = _call(reference, T, seed)
     before = _given(op, call.state)
     whole, end = op(**call.arguments, initial_state=before, return_state=True)
     for split in (8, 13):
-        first, middle = op(**cut(lambda x, s=split: x[:, :s]), initial_state=before, return_state=True)
-        second, last = op(**cut(lambda x, s=split: x[:, s:]), initial_state=middle, return_state=True)
-        joined = torch.cat((first, second), 1)
-        label = f"{name}, split at {split} = whole"
+        first, middle = op(**_tokens(op, call, 0, split), initial_state=before, return_state=True)
+        second, last = op(**_tokens(op, call, split, T), initial_state=middle, return_state=True)
+        pairs = [(torch.cat((first, second), 1), whole), *_paired(last, end)]
         if name == "step":
-            bits = _differing(joined, whole) + sum(_differing(x, _parts(end)[part]) for part, x in _parts(last).items())
-            yield Check(f"{label}, bits", bits, 0)
+            yield Check(f"{name}, split at {split} = whole, bits", sum(_differing(*pair) for pair in pairs), 0)
         else:
-            errors = [rms_ratio(x, _parts(end)[part]) for part, x in _parts(last).items()]
-            yield Check(label, max(rms_ratio(joined, whole), *errors), FLOAT64)
+            yield Check(f"{name}, split at {split} = whole", max(rms_ratio(*pair) for pair in pairs), FLOAT64)
 
-    state: State = before
-    tokens = []
+    state: State | None = before
+    outputs = []
     for t in range(T):
-        o, state = op.step(**cut(lambda x, t=t: x[:, t]), state=state)
-        tokens.append(o)
-    decoded = [rms_ratio(torch.stack(tokens, 1), whole)]
-    decoded += [rms_ratio(x, _parts(end)[part]) for part, x in _parts(state).items()]
-    yield Check(f"{name}, decoding = whole", max(decoded), FLOAT64)
+        token: dict[str, Any] = {n: x[:, t] if n in _inputs(op) else x for n, x in call.arguments.items()}
+        o, state = op.step(**token, state=state)
+        outputs.append(o)
+    pairs = [(torch.stack(outputs, 1), whole), *_paired(state, end)]
+    yield Check(f"{name}, decoding = whole", max(rms_ratio(*pair) for pair in pairs), FLOAT64)
 
-    other = sample_arguments(rule, T=T, H=HEADS, K=K, V=V, seed=seed + 1)
-    for cutoff in (1, 8, 13):
-        mixed = {
-            n: torch.cat((x[:, :cutoff], other[n][:, cutoff:]), 1) if n in inputs else x
-            for n, x in call.arguments.items()
-        }
+    other = _call(reference, T, seed + 1)
+    for kept in (1, 8, 13):
+        past, future = _tokens(op, call, 0, kept), _tokens(op, other, kept, T)
+        mixed: dict[str, Any] = {n: torch.cat((x, future[n]), 1) if n in _inputs(op) else x for n, x in past.items()}
         changed, _ = op(**mixed, initial_state=before)
-        label = f"{name}, {cutoff} outputs under another future, bits"
-        yield Check(label, _differing(changed[:, :cutoff], whole[:, :cutoff]), 0)
+        differing = _differing(changed[:, :kept], whole[:, :kept])
+        yield Check(f"{name}, first {kept} outputs under another future, bits", differing, 0)
+
+
+def _inputs(op: Operator) -> set[str]:
+    return {i.name for i in op.rule.inputs}
+
+
+def _tokens(op: Operator, call: _Call, first: int, last: int) -> dict[str, Any]:
+    """The arguments of the tokens from `first` to before `last`."""
+    return {n: x[:, first:last] if n in _inputs(op) else x for n, x in call.arguments.items()}
+
+
+def _paired(a: State | None, b: State | None) -> list[tuple[Tensor, Tensor]]:
+    return [(x, _parts(b)[name]) for name, x in _parts(a).items()]
 
 
 def _differing(a: Tensor, b: Tensor) -> int:

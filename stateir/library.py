@@ -12,7 +12,6 @@ from .compile_text import compile_text
 from .diagnostics import RuleError
 from .ir import Rule
 
-
 _FOLDER = Path(recurrences.__path__[0])
 
 

@@ -20,6 +20,7 @@ from .ir import (
     Let,
     Neg,
     Num,
+    Outer,
     Param,
     Prev,
     Ref,
@@ -166,7 +167,9 @@ class Ranges:
                 return self._contraction(a, b)
             case Call(fn, args):
                 return self._call(fn, args)
-        return self._product_of([*_factors(e.key), *_factors(e.value)])
+            case Outer(key, value):
+                return self._product_of([*_factors(key), *_factors(value)])
+        raise TypeError(f"not an expression: {e!r}")
 
     def _product_of(self, factors: list[Expr]) -> Interval:
         """The range of an elementwise product, in which equal factors are one power."""

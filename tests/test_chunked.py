@@ -9,11 +9,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
+
 from stateir.codegen.bench import compare
 from stateir.codegen.chunked import chunked_source, default_chunk
 from stateir.codegen.shape import Coupling, ReadShape, RowShape, Shape, shape_of
-from torch import Tensor
-
 from stateir.ir import Axis, Ref
 from stateir.normal import Core, CoreRead, CoreRow
 
@@ -234,6 +234,21 @@ def test_split_is_whole(shape: Shape, dtype: torch.dtype) -> None:
         second, end = form({name: value[:, cut:] for name, value in x.items()}, middle, 16)
         assert torch.equal(torch.cat((first, second), 1), whole)
         assert torch.equal(end, last)
+
+
+@each
+def test_split_is_whole_at_odd_sizes(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matrices of 17 x 33 stand at other alignments in a shorter batch; that must not show in the bits."""
+    monkeypatch.setattr(f"{__name__}.K", 17)
+    monkeypatch.setattr(f"{__name__}.V", 33)
+    form = compiled(shape)
+    x, state = make(shape, 300, decays="mild")
+    x = {name: 0.2 * value if name[0] in "pe" else value for name, value in x.items()}
+    whole, last = form(x, state, 64)
+    first, middle = form({name: value[:, :192] for name, value in x.items()}, state, 64)
+    second, end = form({name: value[:, 192:] for name, value in x.items()}, middle, 64)
+    assert torch.equal(torch.cat((first, second), 1), whole)
+    assert torch.equal(end, last)
 
 
 @each

@@ -28,6 +28,7 @@ class Run:
         with pytest.raises(SystemExit) as exit_:
             cli.main()
         out, err = self.capsys.readouterr()
+        self.err = err
         assert (exit_.value.code not in (0, None)) == fails, out + err
         return err if fails and not out else out
 
@@ -68,6 +69,29 @@ def test_a_broken_rule_is_shown_with_carets_and_fails(run: Run, tmp_path: Path) 
     assert "error[E301]" in err
     assert f"{mine}:3:" in err
     assert "^^^^" in err
+
+
+def test_findings_as_json(run: Run, tmp_path: Path) -> None:
+    broken, warned = tmp_path / "broken.rule", tmp_path / "warned.rule"
+    broken.write_text(MINE.replace("- k @", "- kk @"))
+    warned.write_text(MINE.replace("beta * k,", "beta * unit(k),"))
+    refused, sound = json.loads(run("check", str(broken), str(warned), "--json", fails=True))
+    (error,) = refused.pop("diagnostics")
+    assert refused == {"rule": str(broken), "sound": False}
+    assert (error["code"], error["severity"], error["file"]) == ("E101", "error", str(broken))
+    place = (error["line"], error["column"], error["end"])
+    assert broken.read_text().splitlines()[place[0] - 1][place[1] - 1 : place[2] - 1] == "kk"
+    assert error["suggestion"] == "k"
+    assert sound["sound"] is True
+    assert [d["code"] for d in sound["diagnostics"]] == ["W102"]
+
+
+def test_a_warning_is_shown_and_does_not_fail(run: Run, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.rule"
+    mine.write_text(MINE.replace("beta * k,", "beta * unit(k),"))
+    out = run("check", str(mine))
+    assert "warning[W102]" not in out
+    assert "warning[W102]" in run.err
 
 
 def test_the_other_rules_are_checked_after_a_broken_one(run: Run, tmp_path: Path) -> None:
@@ -128,6 +152,32 @@ def test_emit_writes_a_file_that_needs_torch_alone(run: Run, tmp_path: Path) -> 
     assert "import torch" in text
     assert "stateir" not in text
     compile(text, str(out), "exec")
+
+
+def test_verify(run: Run, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.rule"
+    mine.write_text(MINE)
+    out = run("verify", str(mine))
+    assert "gradient of beta" in out
+    assert " 0 failed, " in out
+    found = json.loads(run("verify", str(mine), "--json"))
+    assert {check["passed"] for check in found["mine"]} == {True}
+
+
+def test_a_failed_check_is_seen(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from stateir.codegen import verify
+
+    monkeypatch.setattr(verify, "FLOAT64", 0.0)
+    out = run("verify", "delta", fails=True)
+    assert "FAILED chunked = step: output" in out
+
+
+def test_bench(run: Run) -> None:
+    sizes = ("-T", "16", "-H", "1", "-K", "4", "-V", "6")
+    out = run("bench", "delta", *sizes, "--repeats", "1", "--threads", "1")
+    assert "T = 16" in out
+    assert "\nstep " in out
+    assert "\nchunked " in out
 
 
 def test_a_backend_that_a_rule_lacks_is_refused(run: Run) -> None:

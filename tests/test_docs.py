@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs/design.md", "docs/language.md")]
+PAGES = [
+    ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs/design.md", "docs/language.md", "docs/recall.md")
+]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

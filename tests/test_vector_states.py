@@ -1,4 +1,4 @@
-"""States beside S, look-back and rotation: chunked equals step, values and gradients, and a split run is a whole run."""
+"""States beside S, look-back, rotation: chunked equals step with gradients, and a split run is a whole run."""
 
 from __future__ import annotations
 
