@@ -13,10 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from stateir.ir import Axis, Bin, Call, Contract, Dim, Expr, Head, Neg, Num, Outer, Prev, Ref, Rule, children, walk
+from stateir.logform import FLOOR
 from stateir.ranges import Ranges
 
 # Python's precedence, from loose to tight.
 SUM, PRODUCT, UNARY, POWER, ATOM = range(5)
+
+# Added to a decay that may be 0 before its log is taken, in place of a floor under it: a decay above 1e-14 stays what
+# it is in float64, and at 0 the decay's gradient, exp(log(1e-30)) / 1e-30, is 1 as it should be; a clamp's would be 0.
+LOG_FLOOR = 1e-30
 
 # Functions of plain numbers.
 _MATH = {
@@ -280,6 +285,8 @@ def _call(e: Call, scope: Scope) -> tuple[str, int]:
     if e.fn in ("min", "max"):
         return _extremum(e, args, scope), ATOM
     (x,) = e.args
+    if e.fn == "log" and isinstance(x, Call) and x.fn == "max" and x.args[1] == Num(FLOOR):
+        return f"torch.log({_operand(x.args[0], x.axis, scope, SUM)} + {LOG_FLOOR})", ATOM
     if e.fn == "log" and isinstance(x, Call):
         inner = torch_text(x.args[0], scope)
         if x.fn == "exp":

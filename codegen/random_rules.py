@@ -134,7 +134,7 @@ class _Writer:
     def sum_of_terms(self) -> str:
         terms = []
         for _ in range(self.draw.integer(1, 3)):
-            forms: list[Callable[[], str]] = [self.write, self.replace, self.replace, self.bare]
+            forms: list[Callable[[], str]] = [self.write, self.erasing_write, self.erasing_write, self.bare]
             terms.append(self.draw.choice(forms)())
         return " + ".join(terms)
 
@@ -169,7 +169,7 @@ class _Writer:
         ]
         return f"outer({self.draw.choice(direction)()}, {self.value()})"
 
-    def replace(self) -> str:
+    def erasing_write(self) -> str:
         key = self.key()
         forms: list[Callable[[], str]] = [
             lambda: f"outer({self.strength()} * {key}, {self.value()} - {key} @ S)",
@@ -190,6 +190,7 @@ class _Writer:
     def value(self) -> str:
         value = self.input(f"v{self.number()}", "value")
         forms: list[Callable[[], str]] = [
+            lambda: value,
             lambda: value,
             lambda: f"{self.input('w', 'value in [0, 1]')} * {value}",
             lambda: f"prev({value}, {self.draw.integer(1, 2)})",

@@ -7,7 +7,7 @@ with it, in float64 where rounding alone may differ, and bit for bit where nothi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,19 +50,30 @@ def verify(rule: Rule, *, full: bool = False, seed: int = 0) -> list[Check]:
     if reference.backends["chunked"] is None:
         lengths = (1, 13, 64, 150) if full else (1, 40)
         sizes = (1, 2, 4, 7, 16, 32, 64, 200) if full else (1, 4, 16, 64)
-        ops = [compile(rule, "chunked", chunk_size=c) for c in sizes]
-        calls = [_call(reference, T, seed + s) for s in range(3 if full else 1) for T in lengths]
-        note = f"T = {', '.join(map(str, lengths))}; chunks of {', '.join(map(str, sizes))}"
-        checks += _worst("chunked = step", ops, calls, reference, note)
+        checks += against_step(rule, lengths, sizes, range(seed, seed + (3 if full else 1)))
         chunked = compile(rule, "chunked")
         ends = [_call(reference, 40, seed, ends=1.0, resets=True)]
         checks += _worst("at the ends of the ranges", [chunked], ends, reference, "T = 40; log decays down to -inf")
         checks += _single(chunked, reference, seed)
-        checks += _time(compile(rule, "chunked", chunk_size=8), reference, seed)
+        checks += over_time(rule, "chunked", seed, chunk_size=8)
     else:
         checks += _single(reference, reference, seed)
-    checks += _time(reference, reference, seed)
+    checks += over_time(rule, "step", seed)
     return checks
+
+
+def against_step(rule: Rule, lengths: Sequence[int], chunk_sizes: Sequence[int], seeds: Sequence[int]) -> list[Check]:
+    """Output, states and every gradient of the chunked backend against the step reference, in float64."""
+    reference = compile(rule, "step")
+    ops = [compile(rule, "chunked", chunk_size=c) for c in chunk_sizes]
+    calls = [_call(reference, T, seed) for seed in seeds for T in lengths]
+    note = f"T = {', '.join(map(str, lengths))}; chunks of {', '.join(map(str, chunk_sizes))}"
+    return list(_worst("chunked = step", ops, calls, reference, note))
+
+
+def over_time(rule: Rule, backend: str, seed: int, *, chunk_size: int | None = None) -> list[Check]:
+    """Splitting, decoding and causality of a backend."""
+    return list(_time(compile(rule, backend, chunk_size=chunk_size), compile(rule, "step"), seed))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Figures that redraw themselves: beside path.png and path.svg stand path.csv, the data, and path.json, the settings.
+"""Figures that redraw themselves: beside path.png and path.svg stand path.csv, their data, and path.json, the settings.
 
     python -m stateir.models.figures path.json
 

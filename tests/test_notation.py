@@ -4,7 +4,7 @@ import math
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stateir.affine import normal_form
@@ -70,6 +70,7 @@ LEAVES: st.SearchStrategy[Expr] = st.sampled_from(
 )
 
 
+@settings(deadline=None)
 @given(st.recursive(LEAVES, combine, max_leaves=12))
 def test_the_parentheses_keep_the_value(e: Expr) -> None:
     try:
