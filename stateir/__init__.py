@@ -1,1 +1,31 @@
 """stateir: a compiler for recurrent state updates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .codegen.operator import compile as compile
+    from .diagnostics import RuleError as RuleError
+    from .library import load as load
+    from .library import parse as parse
+
+__all__ = ["RuleError", "compile", "load", "parse"]
+
+_HOMES = {
+    "parse": "stateir.library",
+    "load": "stateir.library",
+    "RuleError": "stateir.diagnostics",
+    "compile": "stateir.codegen.operator",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported on first use, so that `import stateir` costs next to nothing."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'stateir' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value

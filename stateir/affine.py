@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from . import logform
-from .build import ONE, call, contract, div, inline, is_num, mul, neg, plus, times, total
+from .build import ONE, contract, div, inline, is_num, mul, neg, plus, times, total
 from .diagnostics import Diagnostic, RuleError
 from .errors import diagnostic
 from .ir import Axis, Bin, Call, Contract, Expr, Neg, Outer, Read, Ref, Rule, Span, Update, walk

@@ -52,6 +52,8 @@ def mul(a: Expr, b: Expr) -> Expr:
         return a
     if is_num(a, -1.0):
         return neg(b)
+    if is_num(b, -1.0):
+        return neg(a)
     if isinstance(a, Neg):
         return neg(mul(a.x, b))
     if isinstance(b, Neg):

@@ -2,7 +2,7 @@
 
 With D(a, b) the product of the decays on lines a .. b-1, a row on line l has
 
-    e~ = e * D(0, l)        p~ = p * D(l + 1, end)        coupling to a row i on an earlier line m:  (e * D(m + 1, l)) @ p_i
+    e~ = e * D(0, l)      p~ = p * D(l + 1, end)      coupling to a row i on an earlier line m: (e * D(m + 1, l)) @ p_i
 
 and where no decay stands on line l or below it, e reads exp(g) * S_{t-1} as it is and its couplings are e @ p~_i.
 """

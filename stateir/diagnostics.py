@@ -9,7 +9,7 @@ from .ir import Span
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """One finding. `code` is a row of the error table; `suggestion` is a rewrite of the culprit that compiles, if any."""
+    """One finding. `code` is a row of the error table, `suggestion` a rewrite of the culprit that compiles, if any."""
 
     code: str
     span: Span

@@ -8,7 +8,25 @@ from typing import Any
 import numpy as np
 
 from .ir import (
-    Axis, Bin, Call, Contract, Dim, Expr, Input, Interval, Neg, Num, Outer, Param, Prev, Read, Ref, Rule, State, Update, walk,
+    Axis,
+    Bin,
+    Call,
+    Contract,
+    Dim,
+    Expr,
+    Input,
+    Interval,
+    Neg,
+    Num,
+    Outer,
+    Param,
+    Prev,
+    Read,
+    Ref,
+    Rule,
+    State,
+    Update,
+    walk,
 )  # fmt: skip
 
 Values = dict[tuple[str, int | None], Any]
@@ -97,7 +115,7 @@ def token(rule: Rule, given: Values, S: Any, dims: Mapping[Axis, int]) -> tuple[
 
 
 def draw(rule: Rule, rng: np.random.Generator, dims: Mapping[Axis, int], ends: bool = False) -> Values:
-    """Random values of all inputs, params and vector states of one token, inside their ranges; `ends`: often at a bound."""
+    """Random values of a token's inputs, params and vector states, inside their ranges; `ends`: often at a bound."""
     out: Values = {}
     for line in rule.lines:
         for e in walk(line.value):

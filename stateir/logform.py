@@ -65,5 +65,3 @@ def _recognised(a: Expr, lets: Mapping[str, Expr]) -> bool:
         case Ref(name) if name in lets:
             return _recognised(lets[name], lets)
     return False
-
-

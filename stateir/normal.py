@@ -14,9 +14,9 @@ Expressions refer to inputs, params, lets and vector states (`ir.Ref`, with vers
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from .ir import Axis, Bin, Call, Contract, Expr, Rule
+from .ir import Expr, Rule
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class CoreRow:
 
     p is p~, scaled by the decays after its line. If `post`, all of the token's decays stand above the row's line: then
     e is the plain covector, it reads exp(g) * S_{t-1}, and the coupling to an earlier visible row i is just e . p~_i.
-    Otherwise e is e~ (scaled by the decays above it) and reads S_{t-1}. `couplings` has (i, c) for each earlier row i of
-    this token that this row sees; c is a scalar expression, None where it is e . p~_i.
+    Otherwise e is e~ (scaled by the decays above it) and reads S_{t-1}. `couplings` has (i, c) for each earlier row i
+    of this token that this row sees; c is a scalar expression, None where it is e . p~_i.
     `p_same` is the first row whose p is the same expression (possibly the row itself).
     """
 

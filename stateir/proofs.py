@@ -8,7 +8,6 @@ the core form composes over the tokens of a chunk to (I + A) U = Y - E~ e^L S_0 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from .build import ONE, exp
@@ -155,9 +154,10 @@ def _token(algebra: Algebra, nf: NormalForm, core: Core) -> bool:
             e, row = nf.rows[j].e, core.rows[j]
             if (e is None) != (row.e is None) or nf.rows[j].y != row.y:
                 return False
-            if e is not None and row.e is not None:
-                if not algebra.equal(read(token.of(e), state), claimed(row, row.e)):
-                    return False
+            if e is None or row.e is None:
+                continue
+            if not algebra.equal(read(token.of(e), state), claimed(row, row.e)):
+                return False
         state = scale(token.key(exp(nf.decays[number])), state)
         for j in here:
             state = add(state, outer(token.of(nf.rows[j].p), written[j]))
@@ -236,5 +236,3 @@ def _chunk(algebra: Algebra, core: Core) -> bool:
             p = [a * b for a, b in zip(product(s, TOKENS - 1), vec(Axis.KEY, "p", i, s), strict=True)]
             final = add(final, outer(p, vec(Axis.VALUE, "u", i, s)))
     return algebra.equal(state, final)
-
-

@@ -41,7 +41,7 @@ class Verdict:
 
 
 def prove(a: Rule, b: Rule, replace: Mapping[Name, Expr] | None = None, state_only: bool = False) -> Verdict:
-    """Decide whether A with `replace` (A's names -> expressions in B's names) equals B; `state_only` leaves the reads out.
+    """Decide whether A with `replace` (A's names -> expressions in B's names) equals B; `state_only` leaves reads out.
 
     A name of A that is not replaced is B's name of the same axis kind, or free. An array of one is its element.
     ValueError: a name that A does not have, or a replacement whose axis does not fit.
@@ -79,7 +79,9 @@ def _check(a: Rule, b: Rule, replace: Mapping[Name, Expr]) -> None:
     for name, e in replace.items():
         own = _counterpart(name, names)
         if own is None:
-            raise ValueError(f"{a.name} has no input, param or state `{name[0]}`; it has {', '.join(n for n, _ in names)}")
+            raise ValueError(
+                f"{a.name} has no input, param or state `{name[0]}`; it has {', '.join(n for n, _ in names)}"
+            )
         if e.axis is not names[own] and e.axis is not Axis.SCALAR:
             raise ValueError(f"`{name[0]}` of {a.name} is a {names[own].value}, its replacement a {e.axis.value}")
     theirs = _declared(b)
@@ -149,7 +151,9 @@ def _equal(algebra: Algebra, a: Rule, b: Rule, replace: Mapping[Name, Expr], sta
     return algebra.equal(S_a, S_b) and (state_only or algebra.equal(o_a, o_b))
 
 
-def _search(a: Rule, b: Rule, replace: Mapping[Name, Expr], state_only: bool, tries: int = 100) -> CounterExample | None:
+def _search(
+    a: Rule, b: Rule, replace: Mapping[Name, Expr], state_only: bool, tries: int = 100
+) -> CounterExample | None:
     """Values inside the ranges on which the rules differ, rounded to be pasted."""
     rng = np.random.default_rng(0)
     keys = 2
@@ -199,5 +203,3 @@ def _fill(
         if label[0].startswith("prev(") and label in given_a:
             given_a[label] = value
     return free
-
-

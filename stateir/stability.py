@@ -7,8 +7,8 @@ product over tokens; a norm does.
 The proofs, with a line's map D - sum p e^T (D its decay, diagonal):
 - no erasing row: the map is the product of the decays.
 - one erasing row, decays without a key axis: the eigenvalues are d and d - e.p.
-- one erasing row with e = w * p, w >= 0: by the similarity diag(w)^(1/2), D - p e^T becomes the symmetric D - h h^T with
-  h.h = e.p, and the other decays, diagonal as well, stay as they are; so the radius is at most the product of norms.
+- one erasing row with e = w * p, w >= 0: by the similarity diag(w)^(1/2), D - p e^T becomes the symmetric D - h h^T
+  with h.h = e.p, and the other decays, diagonal too, stay as they are; so the radius is at most the product of norms.
 - any number of rows, one a line, with w a scalar: the maps themselves are symmetric, and their norms multiply.
 """
 
@@ -235,4 +235,3 @@ def _search(rule: Rule, measure: Any, tries: int = 400, climbs: int = 600) -> tu
         if (found := at(candidate)) > best:
             best, values = found, candidate
     return best, values
-

@@ -49,6 +49,7 @@ class Algebra:
     values: int
     known: dict[Hashable, int] = field(default_factory=dict)
     log_of: dict[int, PolyElement] = field(default_factory=dict)
+    exponentials: set[int] = field(default_factory=set)
     log_argument: dict[int, PolyElement] = field(default_factory=dict)
     relations: list[PolyElement] = field(default_factory=list)
 
@@ -143,6 +144,7 @@ class Algebra:
         index = self._index(("exp", argument))
         if index not in self.log_of:
             self.log_of[index] = argument
+            self.exponentials.add(index)
             mirror = self.known.get(("exp", -argument))
             if mirror is not None:
                 self.relations.append(self.gens[index] * self.gens[mirror] - 1)
@@ -169,7 +171,8 @@ class Algebra:
             out = self.ring(1 / coefficient)
             for i, p in enumerate(monomial):
                 if p:
-                    out *= (self.exp(-self.log_of[i]) if i in self.log_of else self._inverse_symbol(self.gens[i])) ** p
+                    exponential = i in self.exponentials
+                    out *= (self.exp(-self.log_of[i]) if exponential else self._inverse_symbol(self.gens[i])) ** p
             return out
         return self._inverse_symbol(x)
 

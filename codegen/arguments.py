@@ -1,0 +1,204 @@
+"""What an operator accepts: every argument is checked before any work, and an error says what came and what should."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from stateir.ir import Axis, Input, Param, Rule
+
+from .carried import carries_s_alone, prev_windows
+from .text import arguments_of
+
+State = Tensor | dict[str, Tensor]
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+LARGEST_DIM = 256
+
+_DIM = {Axis.KEY: "K", Axis.VALUE: "V", Axis.PAIR: "K/2"}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a call. H is the largest head count among the inputs; T is 1 for a single token."""
+
+    B: int
+    T: int
+    H: int
+    K: int
+    V: int
+
+
+def layout(d: Input | Param, token: bool = False) -> tuple[str, ...]:
+    """The dimensions of an argument by name, such as ("B", "T", "H", "K"); an array of 2 has "2" before the vector."""
+    leading = ("H",) if isinstance(d, Param) else ("B", "H") if token else ("B", "T", "H")
+    array = () if d.size is None else (str(d.size),)
+    vector = (_DIM[d.axis],) if d.axis in _DIM else ()
+    return leading + array + vector
+
+
+def optional(d: Input | Param) -> bool:
+    """Whether an argument may be left out: a fixed param whose start value is its value."""
+    return isinstance(d, Param) and d.fixed and d.start is not None
+
+
+def check_arguments(rule: Rule, given: Mapping[str, object], token: bool = False) -> Sizes:
+    """The sizes of a call whose arguments are all there and fit together.
+
+    Raises ValueError (missing, surplus, shape, size, device) or TypeError (not a floating tensor), naming the argument.
+    """
+    expected = {d.name: d for d in arguments_of(rule)}
+    layouts = {name: layout(d, token) for name, d in expected.items()}
+    for name in given:
+        if name not in expected:
+            raise ValueError(f"{rule.name}: unexpected argument {name!r}; the arguments are {', '.join(expected)}")
+    for name, d in expected.items():
+        if name not in given and not optional(d):
+            raise ValueError(f"{rule.name}: missing argument {name!r}: expected {_shown(layouts[name])}")
+    tensors: dict[str, Tensor] = {}
+    for name in expected:
+        if name in given:
+            tensors[name] = _floating(rule, name, given[name])
+    _same_device(rule, tensors)
+    for name, x in tensors.items():
+        if x.ndim != len(layouts[name]):
+            raise ValueError(_mismatch(rule, name, _shown(layouts[name]), x))
+
+    sizes = {dim: _common(rule, dim, tensors, layouts) for dim in ("B", "T", "K", "V", "K/2")}
+    for name, x in tensors.items():
+        for dim, size in zip(layouts[name], x.shape, strict=True):
+            if dim.isdigit() and size != int(dim):
+                raise ValueError(_mismatch(rule, name, _shown(layouts[name]), x))
+    if (pairs := sizes["K/2"]) is not None:
+        if sizes["K"] is not None and sizes["K"] != 2 * pairs:
+            name = next(n for n in tensors if "K/2" in layouts[n])
+            raise ValueError(_mismatch(rule, name, f"{_shown(layouts[name])} with K = {sizes['K']}", tensors[name]))
+        sizes["K"] = 2 * pairs
+    K, V = (_dim(rule, dim, sizes[dim]) for dim in ("K", "V"))
+    B, T = sizes["B"], 1 if token else sizes["T"]
+    assert B is not None and T is not None, "a rule without inputs was compiled"
+    return Sizes(B, T, _heads(rule, tensors, layouts), K, V)
+
+
+def check_state(rule: Rule, state: object, sizes: Sizes, device: torch.device, name: str = "initial_state") -> State:
+    """`state` itself, if it is what the rule carries: S, or a dict of S, the declared states and the prev windows."""
+    shapes = state_shapes(rule, sizes)
+    if carries_s_alone(rule):
+        _check_part(rule, name, state, shapes["S"], device)
+        return state  # type: ignore[return-value]
+    if not isinstance(state, dict):
+        raise TypeError(f"{rule.name}: {name}: expected a dict with {', '.join(shapes)}, got {type(state).__name__}")
+    if missing := [key for key in shapes if key not in state]:
+        raise ValueError(f"{rule.name}: {name}: missing {missing[0]!r}; expected {', '.join(shapes)}")
+    if surplus := [key for key in state if key not in shapes]:
+        raise ValueError(f"{rule.name}: {name}: unexpected {surplus[0]!r}; expected {', '.join(shapes)}")
+    for key, shape in shapes.items():
+        _check_part(rule, f"{name}[{key!r}]", state[key], shape, device)
+    return state
+
+
+def state_shapes(rule: Rule, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+    """The shape of everything that the rule carries, by name."""
+    dims: dict[Axis, tuple[int, ...]] = {
+        Axis.SCALAR: (), Axis.KEY: (sizes.K,), Axis.VALUE: (sizes.V,), Axis.PAIR: (sizes.K // 2,),
+        Axis.MATRIX: (sizes.K, sizes.V),
+    }  # fmt: skip
+    shapes = {s.name: (sizes.B, sizes.H, *dims[s.axis]) for s in rule.states}
+    windows = prev_windows(rule)
+    for i in rule.inputs:
+        if i.name in windows:
+            array = () if i.size is None else (i.size,)
+            shapes[f"prev.{i.name}"] = (sizes.B, windows[i.name], sizes.H, *array, *dims[i.axis])
+    return shapes
+
+
+def check_cu_seqlens(rule: Rule, cu_seqlens: object, sizes: Sizes) -> list[int]:
+    """The offsets of packed sequences as numbers, if they divide the T tokens of a batch of one."""
+    where = f"{rule.name}: argument 'cu_seqlens'"
+    if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dtype not in (torch.int32, torch.int64):
+        kind = cu_seqlens.dtype if isinstance(cu_seqlens, Tensor) else type(cu_seqlens).__name__
+        raise TypeError(f"{where}: expected an int32 or int64 tensor, got {kind}")
+    if cu_seqlens.ndim != 1 or cu_seqlens.numel() < 2:
+        raise ValueError(f"{where}: expected [N + 1] offsets of N >= 1 sequences, got {list(cu_seqlens.shape)}")
+    if sizes.B != 1:
+        raise ValueError(f"{where}: packed sequences need B = 1, got B = {sizes.B}")
+    offsets: list[int] = cu_seqlens.tolist()
+    if offsets[0] != 0 or offsets[-1] != sizes.T or any(a > b for a, b in itertools.pairwise(offsets)):
+        raise ValueError(f"{where}: expected offsets that rise from 0 to T = {sizes.T}, got {_short(offsets)}")
+    return offsets
+
+
+def _short(offsets: list[int]) -> str:
+    return str(offsets) if len(offsets) <= 8 else f"[{', '.join(map(str, offsets[:4]))}, ..., {offsets[-1]}]"
+
+
+def _shown(names: tuple[str, ...]) -> str:
+    return f"[{', '.join(names)}]"
+
+
+def _mismatch(rule: Rule, name: str, expected: str, x: Tensor) -> str:
+    return f"{rule.name}: argument {name!r}: expected {expected}, got {list(x.shape)}"
+
+
+def _floating(rule: Rule, name: str, x: object) -> Tensor:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{rule.name}: argument {name!r}: expected a tensor, got {type(x).__name__}")
+    if x.dtype not in DTYPES:
+        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+        raise TypeError(f"{rule.name}: argument {name!r}: expected {names}, got {str(x.dtype).removeprefix('torch.')}")
+    return x
+
+
+def _same_device(rule: Rule, tensors: dict[str, Tensor]) -> None:
+    devices = Counter(x.device for x in tensors.values())
+    common = devices.most_common(1)[0][0]
+    for name, x in tensors.items():
+        if x.device != common:
+            raise ValueError(f"{rule.name}: argument {name!r}: expected device {common}, got {x.device}")
+
+
+def _common(rule: Rule, dim: str, tensors: dict[str, Tensor], layouts: dict[str, tuple[str, ...]]) -> int | None:
+    """The size of a dimension. Where arguments disagree, the one that differs from most is named."""
+    found = {name: x.shape[layouts[name].index(dim)] for name, x in tensors.items() if dim in layouts[name]}
+    if not found:
+        return None
+    common = Counter(found.values()).most_common(1)[0][0]
+    witness = next(name for name, size in found.items() if size == common)
+    for name, size in found.items():
+        if size != common:
+            expected = f"{_shown(layouts[name])} with {dim} = {common} as in {witness!r}"
+            raise ValueError(_mismatch(rule, name, expected, tensors[name]))
+    return common
+
+
+def _dim(rule: Rule, dim: str, size: int | None) -> int:
+    assert size is not None, f"a rule without the axis of {dim} was compiled"
+    if not 1 <= size <= LARGEST_DIM:
+        raise ValueError(f"{rule.name}: {dim} = {size}: expected 1 to {LARGEST_DIM}")
+    return size
+
+
+def _heads(rule: Rule, tensors: dict[str, Tensor], layouts: dict[str, tuple[str, ...]]) -> int:
+    """The largest head count of the inputs, which every other count must divide."""
+    counts = {name: x.shape[layouts[name].index("H")] for name, x in tensors.items()}
+    inputs = {i.name: counts[i.name] for i in rule.inputs}
+    witness = max(inputs, key=lambda name: inputs[name])
+    H = inputs[witness]
+    for name, count in counts.items():
+        if count < 1 or H % count:
+            expected = f"{_shown(layouts[name])} with a head count that divides H = {H} (of {witness!r})"
+            raise ValueError(_mismatch(rule, name, expected, tensors[name]))
+    return H
+
+
+def _check_part(rule: Rule, name: str, x: object, shape: tuple[int, ...], device: torch.device) -> None:
+    tensor = _floating(rule, name, x)
+    if tuple(tensor.shape) != shape:
+        raise ValueError(_mismatch(rule, name, str(list(shape)), tensor))
+    if tensor.device != device:
+        raise ValueError(f"{rule.name}: argument {name!r}: expected device {device}, got {tensor.device}")

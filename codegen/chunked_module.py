@@ -1,0 +1,37 @@
+"""The chunked backend as one text: the prologue, the chunked scan over its tensors, and the run of a whole sequence."""
+
+from __future__ import annotations
+
+from stateir.ir import Rule
+from stateir.normal import Core
+
+from .carried import run_source, start_source
+from .chunked import chunked_source, default_chunk
+from .expr import Scope
+from .prologue import prologue_source
+from .shape import shape_of
+from .text import arguments_of, module
+
+
+def sequence_source(rule: Rule, core: Core, chunk_size: int | None = None) -> str:
+    """Source of a module with `prologue`, `chunked`, `start` and `run(sequence..., state=None)`."""
+    shape = shape_of(core)
+    chunk = chunk_size or default_chunk(shape)
+
+    def body(rule: Rule, scope: Scope) -> list[str]:
+        state, output = scope.fresh("state"), scope.names[rule.read.name]
+        arguments = ", ".join(scope.names[d.name] for d in arguments_of(rule))
+        return [f"{output}, {state} = chunked(prologue({arguments}), {state}, {chunk})"]
+
+    docstring = (
+        f"{rule.name}, {chunk} tokens at a time: what depends on S is solved for a whole chunk by matrix products."
+    )
+    if rule.title:
+        docstring = f"{rule.title}\n\n{docstring}\n"
+    parts = [
+        prologue_source(rule, core).strip(),
+        chunked_source(shape).strip(),
+        start_source(rule),
+        run_source(rule, body),
+    ]
+    return module(docstring, parts)

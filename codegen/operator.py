@@ -1,0 +1,194 @@
+"""The operator: a rule as a function of tensors, on one backend."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from stateir.ir import Axis, Param, Rule
+
+from . import backends
+from .arguments import Sizes, State, check_arguments, check_cu_seqlens, check_state, layout
+from .generated import load_source
+from .start import start_value
+from .step import step_source
+from .text import arguments_of
+
+
+class BackendError(ValueError):
+    """The rule does not have the backend that was asked for; the message says why and which ones it has."""
+
+
+def compile(rule: Rule, backend: str = "auto", *, chunk_size: int | None = None) -> Operator:
+    """The operator of a rule.
+
+    `backend` is "step" (every rule), "chunked", "triton" or "auto", which chooses at each call by the tensors' device
+    among the backends that the rule has: on a CPU chunked, else step; on a GPU triton, else as on a CPU. A backend that
+    the rule lacks is a BackendError; nothing falls back silently. `chunk_size` is that of the chunked backend.
+    """
+    return Operator(rule, backend, chunk_size=chunk_size)
+
+
+class Operator:
+    """A compiled rule: call it with whole sequences, or `step` it one token at a time.
+
+    `backends` maps the name of every backend to None if the rule has it, else to the reason why not.
+    """
+
+    def __init__(self, rule: Rule, backend: str = "auto", *, chunk_size: int | None = None) -> None:
+        self.rule = rule
+        self.backend = backend
+        self.chunk_size = chunk_size
+        self.backends = {name: backends.lacks(rule, name) for name in backends.NAMES}
+        if not rule.inputs:
+            raise BackendError(f"{rule.name} has no input, so it cannot be run over a sequence")
+        for axis in (Axis.KEY, Axis.VALUE):
+            if all(d.axis is not axis for d in arguments_of(rule)):
+                raise BackendError(f"{rule.name}: no input or param has the {axis.value} axis, so its size is unknown")
+        if backend != "auto":
+            self._check_backend(backend)
+        if chunk_size is not None and chunk_size < 1:
+            raise ValueError(f"{rule.name}: chunk_size = {chunk_size}: expected at least 1")
+        self._reference = load_source(step_source(rule), f"{rule.name}.step")
+
+    def __repr__(self) -> str:
+        return f"Operator({self.rule.name}, backend={self.backend!r})"
+
+    def __call__(
+        self, *, initial_state: State | None = None, return_state: bool = False, cu_seqlens: Tensor | None = None,
+        **tensors: Tensor,
+    ) -> tuple[Tensor, State | None]:  # fmt: skip
+        """The outputs of a sequence and, if asked for, the state after it.
+
+        tensors: every input [B, T, H, ...] and param [H, ...] of the rule by name; a fixed param with a start value may
+            be left out. Vectors end in K or V (1 to 256 each), arrays of n have n before them. An input or param may
+            have fewer heads, a divisor of the largest count H: each is then used by H / count neighbouring heads.
+        initial_state: what `return_state` gives: S [B, H, K, V], or for a rule that carries more a dict of "S", its
+            states by name and "prev.x" [B, n, H, ...] for its look-back windows. Default: the rule's start values.
+        cu_seqlens: offsets [N + 1] (int32 or int64) of N sequences packed along T; B is 1, states are then [N, ...].
+
+        Prologue, states and sums are in float32 (float64 if any argument is); the output [B, T, H, V] has the dtype of
+        the rule's first value input, or that of autocast where it is on. Raises ValueError or TypeError, naming the
+        argument, what was expected and what came.
+        """
+        sizes = check_arguments(self.rule, tensors)
+        offsets = None if cu_seqlens is None else check_cu_seqlens(self.rule, cu_seqlens, sizes)
+        batch = sizes.B if offsets is None else len(offsets) - 1
+        dtype, device = _compute_dtype(tensors), next(iter(tensors.values())).device
+        state = self._state(initial_state, sizes, batch, dtype, device, "initial_state")
+        run = self._runner(device)
+        with torch.autocast(device.type, enabled=False):
+            args = self._prepared(tensors, sizes, dtype, device)
+            if offsets is None:
+                o, state = self._sequence(run, args, state, sizes)
+            else:
+                o, state = self._packed(run, args, state, sizes, offsets)
+        return o.to(self._output_dtype(tensors)), state if return_state else None
+
+    def step(self, *, state: State | None = None, **tensors: Tensor) -> tuple[Tensor, State]:
+        """One token: inputs [B, H, ...] without the time dimension; the output [B, H, V] and the state after it."""
+        sizes = check_arguments(self.rule, tensors, token=True)
+        dtype, device = _compute_dtype(tensors), next(iter(tensors.values())).device
+        carried = self._state(state, sizes, sizes.B, dtype, device, "state")
+        with torch.autocast(device.type, enabled=False):
+            o, after = self._reference.step(carried, *self._prepared(tensors, sizes, dtype, device, token=True))
+        return o.to(self._output_dtype(tensors)), after
+
+    def source(self, target: str = "torch") -> str:
+        """The generated text: of a backend by name, or with "torch" of the best PyTorch backend that the rule has."""
+        if target == "torch":
+            target = "step" if self.backend == "step" or self.backends["chunked"] else "chunked"
+        self._check_backend(target)
+        return backends.source(self.rule, target, self.chunk_size)
+
+    def _check_backend(self, name: str) -> None:
+        if name not in self.backends:
+            raise BackendError(f"no backend {name!r}; expected auto, {', '.join(self.backends)}")
+        if reason := self.backends[name]:
+            has = ", ".join(n for n, lack in self.backends.items() if lack is None)
+            raise BackendError(f"{self.rule.name} has no {name} backend: {reason}; it has {has}")
+
+    def _runner(self, device: torch.device) -> Callable[..., tuple[Tensor, State]]:
+        name = self.backend
+        if name == "auto":
+            order = ("triton", "chunked", "step") if device.type == "cuda" else ("chunked", "step")
+            name = next(n for n in order if self.backends[n] is None)
+        return backends.runner(self.rule, name, self.chunk_size)
+
+    def _state(
+        self, given: State | None, sizes: Sizes, batch: int, dtype: torch.dtype, device: torch.device, name: str
+    ) -> State:
+        if given is None:
+            start: State = self._reference.start(batch, sizes.H, sizes.K, sizes.V, dtype, device)
+            return start
+        sizes = Sizes(batch, sizes.T, sizes.H, sizes.K, sizes.V)
+        checked = check_state(self.rule, given, sizes, device, name)
+        return _map(lambda x: x.to(dtype), checked)
+
+    def _prepared(
+        self, tensors: dict[str, Tensor], sizes: Sizes, dtype: torch.dtype, device: torch.device, token: bool = False
+    ) -> list[Tensor]:
+        """The arguments in the order of the generated functions, in one dtype and with H heads each."""
+        args = []
+        for d in arguments_of(self.rule):
+            if d.name not in tensors:
+                assert isinstance(d, Param)
+                args.append(start_value(d, sizes.H, sizes.K, sizes.V, dtype=dtype, device=device))
+                continue
+            x = tensors[d.name].to(dtype)
+            dim = layout(d, token).index("H")
+            args.append(x if x.shape[dim] == sizes.H else x.repeat_interleave(sizes.H // x.shape[dim], dim))
+        return args
+
+    def _sequence(
+        self, run: Callable[..., tuple[Tensor, State]], args: list[Tensor], state: State, sizes: Sizes
+    ) -> tuple[Tensor, State]:
+        if args[0].shape[1] == 0:
+            return args[0].new_zeros(sizes.B, 0, sizes.H, sizes.V), state
+        return run(*args, state)
+
+    def _packed(
+        self,
+        run: Callable[..., tuple[Tensor, State]],
+        args: list[Tensor],
+        state: State,
+        sizes: Sizes,
+        offsets: list[int],
+    ) -> tuple[Tensor, State]:
+        """Each packed sequence by itself; an empty one keeps its state."""
+        inputs, params = args[: len(self.rule.inputs)], args[len(self.rule.inputs) :]
+        outputs: list[Tensor] = []
+        states: list[State] = []
+        for n, (first, last) in enumerate(itertools.pairwise(offsets)):
+            own = _map(operator.itemgetter(slice(n, n + 1)), state)
+            o, after = self._sequence(run, [*(x[:, first:last] for x in inputs), *params], own, sizes)
+            outputs.append(o)
+            states.append(after)
+        return torch.cat(outputs, 1), _joined(states)
+
+    def _output_dtype(self, tensors: dict[str, Tensor]) -> torch.dtype:
+        value = next((i.name for i in self.rule.inputs if i.axis is Axis.VALUE), self.rule.inputs[0].name)
+        x = tensors[value]
+        if x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type):
+            return torch.get_autocast_dtype(x.device.type)
+        return x.dtype
+
+
+def _compute_dtype(tensors: dict[str, Tensor]) -> torch.dtype:
+    return torch.float64 if any(x.dtype == torch.float64 for x in tensors.values()) else torch.float32
+
+
+def _map(f: Callable[[Tensor], Tensor], state: State) -> State:
+    """f applied to every tensor of a state."""
+    return {key: f(x) for key, x in state.items()} if isinstance(state, dict) else f(state)
+
+
+def _joined(states: list[State]) -> State:
+    """The states of several batches as those of one."""
+    if isinstance(states[0], dict):
+        return {key: torch.cat([s[key] for s in states]) for key in states[0]}  # type: ignore[index]
+    return torch.cat(states)  # type: ignore[arg-type]

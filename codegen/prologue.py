@@ -1,0 +1,119 @@
+"""The prologue: everything of a rule that does not depend on S, for all tokens at once, as PyTorch source text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from stateir.ir import Axis, Bin, Call, Contract, Expr, Let, Prev, Ref, Rule, children, rebuild, walk
+from stateir.normal import Core
+
+from .expr import Scope, scope_of, torch_text
+from .text import arguments_of, assignment, expanded, function, helpers, line_comment, sizes, varies
+
+# exp of it is exactly 0 in every dtype, and sums of it stay finite: -inf would make NaN of differences.
+LOWEST_LOG_DECAY = -10000
+
+LEADING = ("B", "T", "H")
+
+
+def core_tensors(core: Core) -> dict[str, tuple[Expr, Axis]]:
+    """The core's expressions by the keys of the prologue's result, each with the axis of its tensor.
+
+    g; for row j: p{j} (where it is not an earlier row's p), e{j}, y{j}, c{j}_{i} (coupling to row i); for read r: q{r},
+    f{r} (factor), m{r}_{i} (coupling to row i); rest. What the core has as None is absent.
+    """
+    found: dict[str, Expr | None] = {"g": core.g}
+    for j, row in enumerate(core.rows):
+        if row.p_same == j:
+            found[f"p{j}"] = row.p
+        found |= {f"e{j}": row.e, f"y{j}": row.y}
+        found |= {f"c{j}_{i}": c for i, c in row.couplings}
+    for r, read in enumerate(core.reads):
+        found |= {f"q{r}": read.q, f"f{r}": read.factor}
+        found |= {f"m{r}_{i}": c for i, c in read.couplings}
+    found["rest"] = core.rest
+    axes = {"p": Axis.KEY, "e": Axis.KEY, "q": Axis.KEY, "y": Axis.VALUE, "rest": Axis.VALUE}
+    return {key: (e, axes.get(key.rstrip("0123456789"), e.axis)) for key, e in found.items() if e is not None}
+
+
+def prologue_source(rule: Rule, core: Core) -> str:
+    """Source of `prologue(inputs..., params...) -> dict[str, Tensor]` and of the helpers that it calls.
+
+    The arguments are the rule's inputs [B, T, H, ...] and params [H, ...] in the order of their declarations, all of
+    one dtype and with one head count. The result has the keys of `core_tensors`: scalars [B, T, H], vectors
+    [B, T, H, D]. The text needs `text.imports` of it above it.
+    """
+    if len(rule.states) > 1 or any(isinstance(x, Prev) for line in rule.lines for x in walk(line.value)):
+        raise NotImplementedError(f"{rule.name}: vector states and prev() have no vectorised prologue")
+    scope = scope_of(rule)
+    varying = {d.name for d in rule.inputs}
+    tensors = core_tensors(core)
+    body: list[str] = []
+    needed = _needed(rule, [e for e, _ in tensors.values()])
+    for line in rule.lines:
+        if isinstance(line, Let) and line.name in needed:
+            body += [line_comment(rule, line), assignment(scope.names[line.name], torch_text(line.value, scope))]
+            if varies(line.value, varying):
+                varying.add(line.name)
+
+    shared, tensors = _hoist(tensors, scope, varying)
+    body += [assignment(scope.names[name], torch_text(e, scope)) for name, e in shared.items()]
+    results = []
+    for key, (e, axis) in tensors.items():
+        text = torch_text(e, scope, axis)
+        if not varies(e, varying):
+            text = expanded(text, e, axis, rule, scope, LEADING)
+        if key == "g":
+            text = f"torch.clamp({text}, min={LOWEST_LOG_DECAY})"
+        results.append(f'"{key}": {text},')
+
+    docstring = f"What the tokens of {rule.name} need beside S, for all tokens at once."
+    body = [*sizes(rule, scope, LEADING), *body, "return {", *(f"    {line}" for line in results), "}"]
+    arguments = [f"{scope.names[d.name]}: Tensor" for d in arguments_of(rule)]
+    text = function("prologue", arguments, "dict[str, Tensor]", docstring, body)
+    return "\n\n\n".join([*helpers(scope), text]) + "\n"
+
+
+def _needed(rule: Rule, roots: list[Expr]) -> set[str]:
+    """The lets that the roots refer to, directly or through other lets."""
+    found: set[str] = set()
+    stack = list(roots)
+    while stack:
+        for x in walk(stack.pop()):
+            if isinstance(x, Ref) and x.name in rule.lets and x.name not in found:
+                found.add(x.name)
+                stack.append(rule.lets[x.name])
+    return found
+
+
+def _hoist(
+    tensors: dict[str, tuple[Expr, Axis]], scope: Scope, varying: set[str]
+) -> tuple[dict[str, Expr], dict[str, tuple[Expr, Axis]]]:
+    """Name the calls, contractions and whole tensors that occur more than once; the scope learns the new names."""
+    counts: Counter[Expr] = Counter()
+    for e, _ in tensors.values():
+        counts.update(x for x in walk(e) if isinstance(x, Call | Contract) or x is e)
+    repeated = [x for x, n in counts.items() if n > 1 and not isinstance(x, Ref) and not scope.is_const(x)]
+    shared: dict[str, Expr] = {}
+    refs: dict[Expr, Ref] = {}
+
+    def replaced(e: Expr) -> Expr:
+        return refs[e] if e in refs else _within(e, replaced)
+
+    for x in sorted(repeated, key=lambda x: sum(1 for _ in walk(x))):
+        name = scope.fresh(f"{x.fn if isinstance(x, Call) else 'x'}{len(shared)}")
+        value = _within(x, replaced)
+        if varies(value, varying):
+            varying.add(name)
+        scope.names[name] = name
+        shared[name] = value
+        refs[x] = Ref(name, x.axis)
+    return shared, {key: (replaced(e), axis) for key, (e, axis) in tensors.items()}
+
+
+def _within(e: Expr, replaced: Callable[[Expr], Expr]) -> Expr:
+    """e with `replaced` applied below it, but not to a call that e's text makes part of a sharper form or clamps."""
+    keep = isinstance(e, Call) or (isinstance(e, Bin) and e.op in "-/^")
+    parts = [_within(x, replaced) if keep and isinstance(x, Call) else replaced(x) for x in children(e)]
+    return rebuild(e, tuple(parts)) if parts else e

@@ -1,0 +1,57 @@
+"""Causal softmax attention with the interface of a mixer: the baseline whose state grows with the sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .conv import ShortConvolution
+
+
+@dataclass(frozen=True)
+class AttentionCache:
+    """Keys [B, H, T, K], values [B, H, T, V] of all tokens so far, and the convolution's window [B, width-1, C]."""
+
+    keys: Tensor
+    values: Tensor
+    window: Tensor
+
+    def tensors(self) -> list[Tensor]:
+        return [self.keys, self.values, self.window]
+
+
+class Attention(nn.Module):
+    """[B, T, hidden] -> [B, T, hidden]. q, k and v pass the same short convolution as a mixer's content vectors."""
+
+    def __init__(self, hidden: int, heads: int, key_dim: int, value_dim: int, *, conv: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.widths = [heads * key_dim, heads * key_dim, heads * value_dim]
+        self.project = nn.Linear(hidden, sum(self.widths), bias=False)
+        self.conv = ShortConvolution(sum(self.widths), conv)
+        self.out = nn.Linear(heads * value_dim, hidden, bias=False)
+
+    def forward(
+        self, x: Tensor, cache: AttentionCache | None = None, return_cache: bool = False
+    ) -> tuple[Tensor, AttentionCache | None]:
+        """x: [B, T, hidden]. Returns (y [B, T, hidden], what to pass as `cache` with the tokens that follow, or None)."""
+        content, window = self.conv(self.project(x), None if cache is None else cache.window)
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in content.split(self.widths, -1))
+        if cache is not None:
+            k, v = torch.cat([cache.keys, k], 2), torch.cat([cache.values, v], 2)
+        new, total = q.shape[2], k.shape[2]
+        mask = None
+        if new != total:
+            mask = torch.ones(new, total, dtype=torch.bool, device=x.device).tril(total - new)
+        o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
+        y = self.out(o.transpose(1, 2).flatten(-2))
+        return y, AttentionCache(k, v, window) if return_cache else None
+
+    def step(self, x: Tensor, cache: AttentionCache | None = None) -> tuple[Tensor, AttentionCache]:
+        """One token. x: [B, hidden]. Returns (y [B, hidden], the new cache)."""
+        y, new = self(x[:, None], cache, return_cache=True)
+        assert new is not None
+        return y[:, 0], new

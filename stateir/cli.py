@@ -1,0 +1,187 @@
+"""The command line. Each command imports what it needs when it runs, so that `stateir explain` starts at once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from .diagnostics import RuleError
+    from .ir import Rule
+
+app = typer.Typer(
+    help="A compiler for recurrent state updates. RULE is a name of the library or the path of a .rule file.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+RuleNames = Annotated[list[str] | None, typer.Argument(metavar="RULE...", show_default=False)]
+RuleName = Annotated[str, typer.Argument(metavar="RULE", show_default=False)]
+All = Annotated[bool, typer.Option("--all", help="Every rule of the library.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+class Form(StrEnum):
+    """What `show` can print of a rule."""
+
+    text = "text"
+    normal = "normal"
+    plan = "plan"
+    latex = "latex"
+
+
+@app.command()
+def check(rules: RuleNames = None, all_: All = False, as_json: Json = False) -> None:
+    """Check rules: axes, ranges, normal form, proofs, stability, plan."""
+    from .diagnostics import RuleError
+    from .screen import one_line, report
+    from .summary import Summary, summarise
+
+    names = _names(rules, all_)
+    width = max(len(n) for n in names)
+    done: list[Summary] = []
+    failed = False
+    for name in names:
+        try:
+            summary = summarise(_load(name))
+        except RuleError as error:
+            failed = True
+            _print_errors(error)
+            continue
+        done.append(summary)
+        failed |= not summary.sound
+        if not as_json:
+            print(report(summary) if len(names) == 1 else one_line(summary, width), flush=True)
+    if as_json:
+        print(json.dumps([s.as_json() for s in done], indent=2, ensure_ascii=False))
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def show(rule: RuleName, form: Annotated[Form, typer.Option("--as", help="The form to print.")] = Form.text) -> None:
+    """Print a rule in one of its forms."""
+    loaded = _load(rule)
+    match form:
+        case Form.text:
+            from .fmt import text
+
+            print(text(loaded), end="")
+        case Form.latex:
+            from .latex import rule as latex
+
+            print(latex(loaded))
+        case Form.normal | Form.plan:
+            from .affine import normal_form
+            from .core import core
+            from .plan import describe, plan
+            from .unicode import normal_form as written
+
+            nf = normal_form(loaded)
+            if nf is None:
+                _refuse(f"{loaded.name} has matrix states beside S, so it has no normal form: the step reference only")
+            if form is Form.normal:
+                print(written(nf))
+            else:
+                print("\n".join(f"{what:<11} {how}" for what, how in describe(plan(nf, core(nf)))))
+
+
+@app.command()
+def prove(
+    a: Annotated[str, typer.Argument(metavar="A", show_default=False)],
+    b: Annotated[str, typer.Argument(metavar="B", show_default=False)],
+    with_: Annotated[
+        list[str] | None,
+        typer.Option("--with", metavar="NAME=EXPR...", help="Names of A as expressions in B's names, all at once."),
+    ] = None,
+    more: Annotated[list[str] | None, typer.Argument(metavar="[NAME=EXPR]...", show_default=False)] = None,
+    state: Annotated[bool, typer.Option("--state", help="Leave the reads out.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Prove that rule A, with some of its names replaced, is rule B; or refute it with numbers."""
+    from .prove import prove as decide
+    from .screen import numbers
+    from .within import replacements
+
+    first, second = _load(a), _load(b)
+    given = [*(with_ or []), *(more or [])]
+    try:
+        verdict = decide(first, second, replacements(given, second), state_only=state)
+    except ValueError as error:
+        _refuse(str(error))
+    what = f"{first.name}{' with ' + ', '.join(given) if given else ''}"
+    if as_json:
+        from dataclasses import asdict
+
+        print(json.dumps(asdict(verdict), indent=2, default=lambda x: x.tolist()))
+    elif verdict.equal:
+        print(f"proved: {what} is {second.name}{' in its state' if state else ''}")
+    elif (found := verdict.counter_example) is None:
+        print(f"not decided: no proof and no counter-example that {what} is {second.name}")
+    else:
+        print(f"refuted: {what} is not {second.name}: the {found.where} after one token differs at")
+        values = {**found.values, "S": found.S, f"{found.where} of {first.name}": found.a}
+        values[f"{found.where} of {second.name}"] = found.b
+        width = max(len(n) for n in values)
+        for name, value in values.items():
+            print(f"  {name:<{width}} = {numbers(value, 9)}")
+    if not verdict.equal:
+        raise typer.Exit(1)
+
+
+@app.command()
+def explain(code: Annotated[str, typer.Argument(help="A code such as E302.")]) -> None:
+    """Explain an error code, with an example and a way out."""
+    from .errors import explain as explanation
+
+    try:
+        print(explanation(code.upper()))
+    except KeyError:
+        _refuse(f"there is no error code {code}")
+
+
+def main() -> None:
+    """The entry point: errors of rule texts and of files are messages, not tracebacks."""
+    from .diagnostics import RuleError
+
+    try:
+        app()
+    except RuleError as error:
+        _print_errors(error)
+        sys.exit(1)
+
+
+def _names(rules: list[str] | None, all_: bool) -> list[str]:
+    if all_ == bool(rules):
+        _refuse("name rules or say --all, one of the two")
+    if rules:
+        return rules
+    from .library import names
+
+    return list(names())
+
+
+def _load(name: str) -> Rule:
+    from . import load
+
+    try:
+        return load(name)
+    except (ValueError, OSError) as error:
+        _refuse(str(error))
+
+
+def _print_errors(error: RuleError) -> None:
+    from .render import render
+
+    print(render(error), file=sys.stderr)
+
+
+def _refuse(message: str) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr)
+    raise typer.Exit(1)

@@ -1,0 +1,29 @@
+"""Errors: making a finding from the table's row, and the long explanation of a code."""
+
+from __future__ import annotations
+
+from .diagnostics import Diagnostic
+from .error_table import TABLE
+from .ir import Span
+
+
+def diagnostic(
+    code: str, span: Span, *, help: str | None = None, suggestion: str | None = None, **facts: object
+) -> Diagnostic:
+    """A finding of the table's row `code`; `facts` fill its message."""
+    row = TABLE[code]
+    return Diagnostic(code, span, row.message.format(**facts), help or row.help, suggestion)
+
+
+def explain(code: str) -> str:
+    """The long form of a code, as `stateir explain` prints it. KeyError if there is no such code."""
+    row = TABLE[code]
+    parts = [f"{code}: {row.title}", row.why]
+    if row.bad:
+        refused = "Warned about:" if code.startswith("W") else "Refused:" if row.at == "text" else "Refused there:"
+        parts += [f"{refused}\n\n{_indent(row.bad)}", f"Accepted:\n\n{_indent(row.good)}"]
+    return "\n\n".join(parts)
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())

@@ -1,0 +1,46 @@
+"""Names: what is reserved, what is defined, and what an unknown one was probably meant to be."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from .ir import FUNCTIONS, Axis
+
+KEYWORDS = frozenset({"rule", "input", "param", "state", "let", "update", "read", "for", "in", "unit", "fixed"})
+AXES = frozenset(axis.value for axis in Axis)
+BUILTINS = frozenset({*FUNCTIONS, "outer", "dim", "prev"})
+
+Kind = Literal["input", "param", "state", "let", "const", "loop", "broken"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A defined name. `value` is a constant's number; a broken one stands for a line with an error in it."""
+
+    kind: Kind
+    axis: Axis = Axis.SCALAR
+    line: int = 0
+    size: int | None = None
+    value: float = 0.0
+    unit: bool = False
+
+
+def reserved(name: str) -> str | None:
+    """What the reserved word `name` is, in words."""
+    if name in AXES:
+        return "an axis"
+    if name in BUILTINS:
+        return "a function"
+    if name in KEYWORDS:
+        return "a keyword"
+    if name == "S":
+        return "the matrix state that every rule has"
+    return "a reserved word" if name in ("head", "inf") else None
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """Up to two names that `name` may be a slip of."""
+    return difflib.get_close_matches(name, sorted(known), n=2, cutoff=0.5)

@@ -1,0 +1,164 @@
+"""Syntax errors in words, one a line: a line that does not parse does not hide the others."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from lark import Token
+from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
+
+from . import parser
+from . import syntax as syn
+from .diagnostics import Diagnostic
+from .errors import diagnostic
+from .ir import Span
+
+_CODE = re.compile(r'(?:"[^"]*"|[^#])*')
+_WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+
+_TERMINALS = {
+    "KIND": "`input`, `param` or `state`",
+    "AXIS": "an axis (scalar, key, value, pair, matrix)",
+    "ASSIGN": "`=`, `+=` or `-=`",
+    "UNIT": "`unit`",
+    "FIXED": "`fixed`",
+    "IN": "`in`",
+    "FOR": "`for`",
+    "RULE": "`rule`",
+    "LET": "`let`",
+    "UPDATE": "`update`",
+    "READ": "`read`",
+    "LPAR": "`(`",
+    "RPAR": "`)`",
+    "LSQB": "`[`",
+    "RSQB": "`]`",
+    "COMMA": "`,`",
+    "COLON": "`:`",
+    "EQUAL": "`=`",
+    "PLUS": "`+`",
+    "MINUS": "`-`",
+    "INT": "a whole number",
+    "NUMBER": "a number",
+    "NAME": "a name",
+    "STRING": "a title in double quotes",
+    "_NL": "the end of the line",
+    "$END": "the end of the line",
+    "__ANON_0": "`..`",
+}
+_OPERATORS = frozenset({"PLUS", "MINUS", "STAR", "SLASH", "AT", "CIRCUMFLEX"})
+_HELP = {
+    "^T": "there is no transpose: write `outer(k, v)` for k vᵀ, `k @ S` for Sᵀk",
+    "**": "a power is written `x ^ y`",
+    "==": "a name is defined with one `=`",
+    "⊙": "write `*` for the elementwise product",
+    "·": "write `@` for a contraction, `*` for an elementwise product",
+    "−": "write `-`, the ASCII minus",
+    "'": "titles stand in double quotes",
+}
+
+
+def parse_lines(text: str) -> tuple[syn.File | None, list[Diagnostic]]:
+    """The lines of `text` that parse, and an error for each that does not."""
+    found: list[Diagnostic] = []
+    statements: list[syn.Statement] = []
+    broken: set[str] = set()
+    head: tuple[str, str, Span] | None = None
+    for above, raw in enumerate(text.split("\n")):
+        match = _CODE.match(raw)
+        code = (match[0] if match else raw).rstrip()
+        if not code.strip():
+            continue
+        is_rule = re.match(r"\s*rule\b", code) is not None
+        span = Span(above + 1, len(code) - len(code.lstrip()) + 1, len(code) + 1)
+        if is_rule and head is not None:
+            found.append(
+                diagnostic(
+                    "E001",
+                    span,
+                    expected="one rule a file",
+                    found="a second `rule` line",
+                    help="put it in a file of its own",
+                )
+            )
+            break
+        if head is None and not is_rule:
+            found.append(
+                diagnostic("E001", span, expected='a line `rule NAME "title"` first', found=_quote(code.split()[0]))
+            )
+            head = ("rule", "", span)
+        try:
+            tree: Any = parser.grammar().parse(code, start="header" if is_rule else "statement")
+        except UnexpectedInput as error:
+            found.append(_in_words(error, code, above))
+            broken.update(_defined(code))
+            if is_rule:
+                head = ("rule", "", span)
+            continue
+        if is_rule:
+            head = parser.heading(tree, above)
+            continue
+        made, too_deep = parser.statement(tree, above)
+        statements += made
+        if too_deep is not None:
+            found.append(too_deep)
+            broken.update(_defined(code))
+    if head is None:
+        found.append(diagnostic("E001", Span(1, 1, 1), expected='a line `rule NAME "title"`', found="an empty text"))
+        return None, found
+    return syn.File(head[0], head[1], tuple(statements), frozenset(broken), head[2]), found
+
+
+def _defined(code: str) -> list[str]:
+    """The names that a broken line meant to define, and `update S`, `read` themselves."""
+    words = _WORD.findall(code)
+    if words[:1] and words[0] in ("input", "param", "state"):
+        return words[1:]
+    if words[:1] == ["read"]:
+        return ["read", *words[1:2]]
+    return words[1:2]
+
+
+def _in_words(error: UnexpectedInput, code: str, above: int) -> Diagnostic:
+    column = error.column
+    if isinstance(error, UnexpectedToken) and error.token.type != "$END":
+        width, allowed = len(error.token), set(error.accepts or error.expected)
+        found = _quote(str(error.token))
+    elif isinstance(error, UnexpectedCharacters):
+        width, allowed = 1, set(error.allowed or ())
+        found = _quote(code[column - 1])
+    else:
+        assert isinstance(error, UnexpectedToken)
+        column, width, allowed = len(code) + 1, 1, set(error.accepts or error.expected)
+        found = "the end of the line"
+    rest = code[column - 1 :]
+    hint = next((words for start, words in _HELP.items() if rest.startswith(start)), None)
+    if hint is None and "^T" in code:
+        hint = _HELP["^T"]
+    if hint is None and rest[:1] and not rest[0].isascii():
+        hint = "names are ASCII letters, digits and `_`"
+    span = Span(above + 1, column, column + max(width, 1))
+    return diagnostic("E001", span, expected=_expected(allowed), found=found, help=hint)
+
+
+def _expected(allowed: set[str]) -> str:
+    """The allowed terminals in words, whole groups by their meaning."""
+    words: list[str] = []
+    if {"KIND", "LET", "UPDATE"} <= allowed:
+        return "`input`, `param`, `state`, `let`, `update` or `read`"
+    if {"NUMBER", "NAME", "LPAR"} <= allowed:
+        words.append("an expression")
+        allowed = allowed - {"NUMBER", "NAME", "LPAR", "MINUS"}
+    if {"STAR", "SLASH"} <= allowed:
+        words.append("an operator")
+        allowed = allowed - _OPERATORS
+        if "LPAR" in allowed and "LSQB" in allowed:
+            allowed = allowed - {"LPAR", "LSQB"}
+    words += sorted({_TERMINALS.get(name, name.lower()) for name in allowed})
+    return (
+        words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1] if words else "the end of the line"
+    )
+
+
+def _quote(found: str | Token) -> str:
+    return f"`{found}`" if found.isprintable() else f"the character U+{ord(found[0]):04X}"

@@ -1,0 +1,131 @@
+"""The command line as a user sees it: output, messages, exit codes."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stateir import cli
+
+MINE = """rule mine
+input q: key unit, k: key unit, v: value, beta: scalar in (0, 1)
+update S += outer(beta * k, v - k @ S)
+read o = q @ S
+"""
+
+
+class Run:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.monkeypatch, self.capsys = monkeypatch, capsys
+
+    def __call__(self, *arguments: str, fails: bool = False) -> str:
+        """What a command prints on the screen; its exit code must be 0, or not 0 if `fails`."""
+        self.monkeypatch.setattr(sys, "argv", ["stateir", *arguments])
+        with pytest.raises(SystemExit) as exit_:
+            cli.main()
+        out, err = self.capsys.readouterr()
+        assert (exit_.value.code not in (0, None)) == fails, out + err
+        return err if fails and not out else out
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    return Run(monkeypatch, capsys)
+
+
+def test_check_reports_everything_of_one_rule(run: Run) -> None:
+    out = run("check", "qed")
+    for part in ("names", "normal form", "proofs", "stability", "plan"):
+        assert f"\n{part}\n" in out
+    assert "refuted  spectral radius of a token's transition <= 1: it is 1.09" in out
+    assert "FAILED" not in out
+
+
+def test_check_prints_one_line_for_each_of_several(run: Run, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.rule"
+    mine.write_text(MINE)
+    lines = run("check", "gdn2", str(mine)).splitlines()
+    assert [line.split()[:2] for line in lines] == [["ok", "gdn2"], ["ok", "mine"]]
+
+
+def test_check_as_json(run: Run) -> None:
+    (found,) = json.loads(run("check", "gdn2", "--json"))
+    assert found["rule"] == "gdn2"
+    assert found["sound"] is True
+    assert found["plan"]["decay"] == "key"
+    assert [n["name"] for n in found["names"]] == ["q", "k", "v", "g", "b", "w", "S"]
+    assert {p["holds"] for p in found["proofs"]} == {True}
+
+
+def test_a_broken_rule_is_shown_with_carets_and_fails(run: Run, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.rule"
+    mine.write_text(MINE.replace("v - k @ S", "(v @ v) * tanh(k @ S)"))
+    err = run("check", str(mine), fails=True)
+    assert "error[E301]" in err
+    assert f"{mine}:3:" in err
+    assert "^^^^" in err
+
+
+def test_the_other_rules_are_checked_after_a_broken_one(run: Run, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.rule"
+    mine.write_text("rule mine\n")
+    assert "gdn2" in run("check", str(mine), "gdn2", fails=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("check",), "name rules or say --all"),
+        (("check", "gdn2", "--all"), "name rules or say --all"),
+        (("check", "gdn3"), "no rule 'gdn3'; did you mean 'gdn2'?"),
+        (("check", "nowhere.rule"), "nowhere.rule"),
+        (("explain", "E999"), "no error code E999"),
+        (("prove", "gdn2", "kda", "--with", "zz=1"), "no input, param or state `zz`"),
+        (("show", "titans_linear", "--as", "normal"), "no normal form"),
+    ],
+)
+def test_wrong_calls_are_messages(run: Run, arguments: tuple[str, ...], message: str) -> None:
+    err = run(*arguments, fails=True)
+    assert err.startswith("error: ")
+    assert message in err
+
+
+def test_show(run: Run) -> None:
+    assert run("show", "qed").startswith('rule qed "GDN-2')
+    assert r"\begin{aligned}" in run("show", "qed", "--as", "latex")
+    assert "u₀ = w ⊙ v − (b ⊙ k + λ d)·S" in run("show", "qed", "--as", "normal")
+    assert "cost class" in run("show", "qed", "--as", "plan")
+
+
+def test_prove(run: Run) -> None:
+    assert run("prove", "qed", "gdn2", "--with", "lam=0") == "proved: qed with lam=0 is gdn2\n"
+    out = run("prove", "delta", "additive", "--with", "beta=0.5", fails=True)
+    assert "refuted: delta with beta=0.5 is not additive" in out
+    assert "S " in out
+    several = run("prove", "dplr", "rwkv7", "--with", "a=kappa", "b=-a*kappa", "g=w", "--state")
+    assert several.startswith("proved")
+
+
+def test_explain_is_quick() -> None:
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "stateir", "explain", "E302"], capture_output=True, text=True, check=True
+    )
+    seconds = time.perf_counter() - start
+    assert "E302" in done.stdout
+    # 0.5 s on an idle machine; the suite runs beside others.
+    assert seconds < 3
+
+
+def test_explain_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['stateir', 'explain', 'E302']\n"
+        "from stateir.cli import main\n"
+        "try: main()\n"
+        "finally: print(sorted({'torch', 'sympy', 'lark', 'numpy', 'rich.console'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "[]"
