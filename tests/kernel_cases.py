@@ -1,0 +1,172 @@
+"""Shapes of core forms that between them use every part of the kernels, with a step loop over the core to compare to.
+
+The loop is the definition of `stateir.normal.CoreRow` and `CoreRead`, token by token, and shares nothing with the kernels.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from functools import cache
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from stateir.codegen.generated import load_source
+from stateir.codegen.shape import Coupling, ReadShape, RowShape, Shape
+from stateir.codegen.triton_module import scan_parts, triton_module
+
+Tensors = dict[str, Tensor]
+LEVELS = ("post", "pre", "mixed")
+
+
+def make_shape(decay: str, erasing: int, writing: int, level: str, read: str, seed: int = 0) -> Shape:
+    """A shape with that many rows of each kind, in a random order.
+
+    level: at which level erases (and a second read) stand; "mixed": some of each. read: "above" sees none of the rows,
+    "below" all, "between" the first half.
+    """
+    draw = random.Random(f"{decay} {erasing} {writing} {level} {read} {seed}")
+    kinds = [True] * erasing + [False] * writing
+    draw.shuffle(kinds)
+    rows: list[RowShape] = []
+    for j, erases in enumerate(kinds):
+        post = decay == "none" or level == "post" or (level == "mixed" and draw.random() < 0.5)
+        visible = [i for i in range(j) if draw.random() < 0.7] if erases else []
+        same = draw.choice([j, *(rows[i].p_same for i in range(j))])
+        has_y = not erases or draw.random() < 0.8
+        rows.append(RowShape(erases, has_y, post, tuple(Coupling(i, not post) for i in visible), same))
+    seen = {"above": 0, "below": len(rows), "between": len(rows) // 2}[read]
+    post = decay == "none" or read == "below"
+    reads = [ReadShape("none", post, tuple(Coupling(i, not post) for i in range(seen)))]
+    if level == "mixed":
+        reads.append(ReadShape("scalar", True, ()))
+    return Shape(decay, tuple(rows), tuple(reads), False)  # type: ignore[arg-type]
+
+
+def matrix_of_shapes() -> list[Shape]:
+    """Decay x erasing rows x pure writes x levels x place of the read; without a decay there is one level."""
+    shapes = [
+        make_shape(decay, erasing, writing, level, read)
+        for decay, (erasing, writing) in itertools.product(
+            ("none", "scalar", "key"), ((0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 2))
+        )
+        for level in (("post",) if decay == "none" else LEVELS)
+        for read in ("above", "below", "between")
+    ]
+    return list(dict.fromkeys(shapes))
+
+
+def name_of(shape: Shape) -> str:
+    kinds = "".join("e" if row.erases else "w" for row in shape.rows)
+    levels = "".join("+" if row.post else "-" for row in shape.rows)
+    reads = ",".join(f"{'+' if r.post else '-'}{len(r.couplings)}" for r in shape.reads)
+    return f"{shape.decay}-{kinds}{levels}-{reads}"
+
+
+def make_tensors(
+    shape: Shape, B: int, T: int, H: int, K: int, V: int, seed: int = 0, gate: float = 1.0, lowest: float = 0.0
+) -> Tensors:
+    """Random tensors of a shape in float64, erases scaled so that the state stays bounded; gates in [-gate, -lowest]."""
+    generator = torch.Generator().manual_seed(seed)
+    count = max(1, len(shape.erasing))
+    tensors: Tensors = {}
+    for name, axis in shape.tensors():
+        dims = {"scalar": (), "key": (K,), "value": (V,)}[axis]
+        x = torch.randn(B, T, H, *dims, generator=generator, dtype=torch.float64)
+        if name == "g":
+            x = -lowest - (gate - lowest) * torch.rand(B, T, H, *dims, generator=generator, dtype=torch.float64)
+        elif axis == "key":
+            x = x / x.norm(dim=-1, keepdim=True) * (count**-0.5 if name[0] in "pe" else 1)
+        elif name[0] in "cm":
+            x = 0.5 * torch.tanh(x)
+        tensors[name] = x
+    return tensors
+
+
+def step_loop(shape: Shape, t: Tensors, S: Tensor) -> tuple[Tensor, Tensor]:
+    """The reads [B, T, H, reads, V] and the last state."""
+    outputs = []
+    for n in range(next(iter(t.values())).shape[1]):
+        x = {name: value[:, n] for name, value in t.items()}
+        p = [x[f"p{row.p_same}"] for row in shape.rows]
+        decay = torch.exp(x["g"]) if "g" in x else torch.ones((), dtype=S.dtype)
+        if shape.decay == "scalar":
+            decay = decay[..., None]
+        decayed = S * (decay[..., None] if shape.decay != "none" else 1)
+        u: list[Tensor] = []
+        for j, row in enumerate(shape.rows):
+            value = x[f"y{j}"] if row.has_y else torch.zeros_like(S[..., 0, :])
+            if row.erases:
+                value = value - _read(x[f"e{j}"], decayed if row.post else S)
+                for c in row.couplings:
+                    value = value - _coupling(x, f"c{j}_{c.row}", x[f"e{j}"], p[c.row], c) * u[c.row]
+            u.append(value)
+        for p_row, u_row in zip(p, u, strict=True):
+            decayed_after = p_row[..., :, None] * u_row[..., None, :]
+            outputs_state = decayed_after if p_row is p[0] and u_row is u[0] else outputs_state + decayed_after
+        reads = []
+        for r, read in enumerate(shape.reads):
+            out = _read(x[f"q{r}"], decayed if read.post else S)
+            for c in read.couplings:
+                out = out + _coupling(x, f"m{r}_{c.row}", x[f"q{r}"], p[c.row], c) * u[c.row]
+            reads.append(out)
+        S = decayed + outputs_state
+        outputs.append(torch.stack(reads, 2))
+    return torch.stack(outputs, 1), S
+
+
+def _read(covector: Tensor, state: Tensor) -> Tensor:
+    return (covector[..., :, None] * state).sum(-2)
+
+
+def _coupling(x: Tensors, name: str, covector: Tensor, p: Tensor, c: Coupling) -> Tensor:
+    value = x[name] if c.explicit else (covector * p).sum(-1)
+    return value[..., None]
+
+
+@cache
+def scan_module(shape: Shape) -> ModuleType:
+    """The kernels of a shape alone; its inputs are the prologue's tensors."""
+    return load_source(triton_module("", scan_parts(shape)), "kernels")
+
+
+def rms(x: Tensor) -> float:
+    return float(x.double().square().mean().sqrt())
+
+
+def errors_of(
+    shape: Shape, tensors: Tensors, S: Tensor, dtype: torch.dtype, device: str = "cpu", seed: int = 1
+) -> dict[str, float]:
+    """Errors of kernels on inputs of `dtype`, relative to rms, of the reads, the state and each gradient by itself.
+
+    The loop runs in float64 on the inputs as rounded to `dtype` (log decays and the state are float32 in the kernels).
+    """
+    kept = {"g": torch.float32}
+    given = {name: x.to(kept.get(name, torch.float32 if name[0] in "cm" else dtype)) for name, x in tensors.items()}
+    generator = torch.Generator().manual_seed(seed)
+    exact = {name: x.double().requires_grad_() for name, x in given.items()}
+    S_exact = S.float().double().requires_grad_()
+    o_exact, final_exact = step_loop(shape, exact, S_exact)
+    do = torch.randn(o_exact.shape, generator=generator, dtype=torch.float64)
+    dS = torch.randn(final_exact.shape, generator=generator, dtype=torch.float64)
+    sources = [*exact.values(), S_exact]
+    wanted = torch.autograd.grad((o_exact * do).sum() + (final_exact * dS).sum(), sources, allow_unused=True)
+
+    fast = {name: x.to(device).float().requires_grad_() for name, x in given.items()}
+    S_fast = S.to(device).float().requires_grad_()
+    o, final = scan_module(shape)._scan(fast, S_fast, dtype)
+    loss = (o * do.to(device).float()).sum() + (final * dS.to(device).float()).sum()
+    got = torch.autograd.grad(loss, [*fast.values(), S_fast], allow_unused=True)
+
+    names = ["o", "S", *(f"d{name}" for name in fast), "dS"]
+    pairs = zip([o_exact, final_exact, *wanted], [o, final, *got], strict=True)
+    errors = {}
+    for name, (want, have) in zip(names, pairs, strict=True):
+        if want is None or not want.any():
+            errors[name] = 0.0 if have is None or not have.any() else rms(have)
+            continue
+        assert have is not None, f"{name} has no gradient"
+        errors[name] = rms(have.cpu().double() - want) / rms(want)
+    return errors
