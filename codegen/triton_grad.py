@@ -27,7 +27,7 @@ def couplings_kernel(tiles: Tiles) -> Kernel | None:
     pointers += [f"d{pair.name}" for pair in tiles.pairs]
     pointers += ["dc"] if tiles.couplings else []
     docstring = "Gradients of the chunk's matrices, where they are not zero by construction."
-    text = KernelText("couplings_grad", docstring, pointers, ["V", "BV", "C", "PREC"])
+    text = KernelText("couplings_grad", docstring, pointers, ["V", "BV", "C"])
     chunk_program(text)
     locate(text, tiles.groups)
     text(f"dtype: tl.constexpr = d{tiles.pairs[0].name}.dtype.element_ty", "")
@@ -43,7 +43,7 @@ def couplings_kernel(tiles: Tiles) -> Kernel | None:
             text(f"{x.name}_tile = _load_t({source}, {x.at}, {x.live}, col, V)")
         for pair in tiles.pairs:
             sign = "-" if pair.left.name == "e" else "+"
-            product = f"tl.dot({pair.left.name}_tile, {pair.right.name}_tile, input_precision=PREC)"
+            product = f"_dot({pair.left.name}_tile, {pair.right.name}_tile)"
             text(f"z_{pair.name} {sign}= {product}")
     for pair in tiles.pairs:
         shape = f"{pair.left.size}, {pair.right.size}"
@@ -77,7 +77,7 @@ def local_kernel(tiles: Tiles) -> Kernel:
     pointers += [f"d{x.name}" for x in tiles.groups]
     pointers += ["dg"] if tiles.decays else []
     docstring = "Gradients of the chunk's covectors, directions and log decays, for a block of K."
-    constants = ["K", "V", "BK", "BV", "C", "LEVELS", "PREC"]
+    constants = ["K", "V", "BK", "BV", "C", "LEVELS"]
     text = KernelText("local_grad", docstring, pointers, constants)
     chunk_program(text)
     locate(text, tiles.groups)
@@ -120,7 +120,7 @@ def _through_state(text: Text, tiles: Tiles) -> None:
             state = "state" if x in tiles.lefts else "dstate"
             tile = f"_load({_value(x)}, {x.at}, {x.live}, col_v, V){'.to(dtype)' if x.name == 'q' else ''}"
             sign = "-" if x.name == "e" else "+"
-            text(f"grad_{x.name} {sign}= tl.dot({tile}, {state}, input_precision=PREC)")
+            text(f"grad_{x.name} {sign}= _dot({tile}, {state})")
         if tiles.decays:
             text("dtotal += tl.sum(state.to(tl.float32) * dstate.to(tl.float32), 0)")
     for x in tiles.groups:
@@ -151,10 +151,10 @@ def _through_pairs(text: Text, tiles: Tiles) -> None:
                 left, right, d = pair.left, pair.right, f"d{pair.name}_tile"
                 text(
                     f"meet = _meet({left.token}, {right.token}, level)",
-                    f"z = tl.dot(tl.where(meet, {d}, 0.0).to(dtype), {right.name}_x, input_precision=PREC)",
+                    f"z = _dot(tl.where(meet, {d}, 0.0).to(dtype), {right.name}_x)",
                     f"grad_{left.name} += z * {factor(left)}",
                     f"meet = _meet_t({left.token}, {right.token}, level)",
-                    f"z = tl.dot(tl.where(meet, {d}_t, 0.0).to(dtype), {left.name}_x, input_precision=PREC)",
+                    f"z = _dot(tl.where(meet, {d}_t, 0.0).to(dtype), {left.name}_x)",
                     f"pair_{right.name} += z * {factor(right)}",
                 )
         return
@@ -165,14 +165,14 @@ def _through_pairs(text: Text, tiles: Tiles) -> None:
             back = f"_between_t(decay, {left.end}, {right.token}, tau, {right.token}[:, None] < {left.token}[None, :])"
             text(
                 f"z = ({d} * {forward}).to(dtype)",
-                f"grad_{left.name} += tl.dot(z, {right.name}_tile, input_precision=PREC)",
+                f"grad_{left.name} += _dot(z, {right.name}_tile)",
                 f"z = ({d}_t * {back}).to(dtype)",
-                f"pair_{right.name} += tl.dot(z, {left.name}_tile, input_precision=PREC)",
+                f"pair_{right.name} += _dot(z, {left.name}_tile)",
             )
         else:
             text(
-                f"grad_{left.name} += tl.dot({d}, {right.name}_tile, input_precision=PREC)",
-                f"grad_{right.name} += tl.dot({d}_t, {left.name}_tile, input_precision=PREC)",
+                f"grad_{left.name} += _dot({d}, {right.name}_tile)",
+                f"grad_{right.name} += _dot({d}_t, {left.name}_tile)",
             )
 
 
@@ -208,7 +208,7 @@ def _same_token(text: Text, tiles: Tiles) -> None:
         same_t = f"{right.token}[:, None] == {left.token}[None, :]"
         text(
             f"z = tl.where({same}, {d}, 0.0).to(dtype)",
-            f"grad_{left.name} += tl.dot(z, {right.name}_tile, input_precision=PREC)",
+            f"grad_{left.name} += _dot(z, {right.name}_tile)",
             f"z = tl.where({same_t}, {d}_t, 0.0).to(dtype)",
-            f"grad_{right.name} += tl.dot(z, {left.name}_tile, input_precision=PREC)",
+            f"grad_{right.name} += _dot(z, {left.name}_tile)",
         )

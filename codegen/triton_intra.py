@@ -22,7 +22,7 @@ def intra_kernel(tiles: Tiles) -> Kernel:
     pointers += ["c"] if tiles.couplings else []
     pointers += [output(pair) for pair in tiles.pairs]
     text = KernelText("intra", _docstring(tiles), pointers,
-                  ["K", "BK", "C", "LEVELS", "PREC", *(["SOLVE"] if tiles.e else [])])  # fmt: skip
+                  ["K", "BK", "C", "LEVELS"])  # fmt: skip
     chunk_program(text)
     locate(text, tiles.groups)
     text(f"dtype: tl.constexpr = {rights[0].name}.dtype.element_ty")
@@ -131,7 +131,7 @@ def _undecayed(text: Text, pairs: tuple[Pair, ...]) -> None:
 def _products(text: Text, pairs: tuple[Pair, ...]) -> None:
     for pair in pairs:
         z, left, right = f"z_{pair.name}", f"{pair.left.name}_tile", f"{pair.right.name}_tile"
-        text(f"{z} += tl.dot({left}, tl.trans({right}), input_precision=PREC)")
+        text(f"{z} += _dot({left}, tl.trans({right}))")
 
 
 def _explicit(text: Text, tiles: Tiles, pair: Pair) -> None:
@@ -156,6 +156,6 @@ def _invert(text: Text, e: Group) -> None:
     with text.block(f"for level in range(1, {levels}):"):
         text(
             "lower = tl.where(_meet(row, row, level), a, 0.0)",
-            "lower = tl.dot(inverse, lower, input_precision=SOLVE)",
-            "inverse -= tl.dot(lower, inverse, input_precision=SOLVE)",
+            "lower = _dot(inverse, lower)",
+            "inverse -= _dot(lower, inverse)",
         )

@@ -20,9 +20,7 @@ from .triton_text import Kernel, Text, call
 from .triton_tiles import Group, Tiles
 
 # What a constant of a kernel is called on the host; the scans have their own block of value columns.
-_CONSTANTS = {
-    "C": "CHUNK", "LEVELS": "CHUNK.bit_length() - 1", "SAVE": "save", "PREC": "precision", "SOLVE": '"tf32x3"',
-}  # fmt: skip
+_CONSTANTS = {"C": "CHUNK", "LEVELS": "CHUNK.bit_length() - 1", "SAVE": "save"}
 _SCAN_CONSTANTS = _CONSTANTS | {"BV": "BLOCK"}
 
 
@@ -61,7 +59,7 @@ def kernels_of(tiles: Tiles) -> Kernels:
 def chunk_size(tiles: Tiles) -> int:
     """Tokens of a chunk: tiles of at most 64 rows where that leaves the 16 tokens that a matrix product needs."""
     widest = max(x.slots for x in tiles.groups)
-    most = 32 if tiles.decay == "key" else 64
+    most = 32 if tiles.decays or tiles.e else 64
     return max(16, min(most, 64 // widest))
 
 
@@ -78,11 +76,15 @@ def _pack(rows: list[Tensor], dtype: torch.dtype) -> Tensor:
 '''
 
 _BLOCKS = '''
-def _blocks(K: int, V: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
-    """Tile sizes: K in full, a block of K, a block of V, and the scans' block of V; all powers of two from 16."""
+def _blocks(K: int, V: int, dtype: torch.dtype) -> tuple[int, int, int, int, int]:
+    """Tile sizes, powers of two from 16: K in full, a block of K, a block of V, the scans' block of V.
+
+    Last: how many chunks the scans keep in flight, as shared memory allows.
+    """
     KP, VP = max(16, triton.next_power_of_2(K)), max(16, triton.next_power_of_2(V))
     wide = dtype == torch.float32
-    return KP, min(KP, 32 if wide else 64), min(VP, 32 if wide else 64), min(VP, 16 if wide and KP > 128 else 32)
+    stages = 1 if wide or KP > 128 else 3
+    return KP, min(KP, 32 if wide else 64), min(VP, 32 if wide else 64), min(VP, 16 if wide and KP > 128 else 32), stages
 '''
 
 
@@ -108,6 +110,8 @@ def packed(tiles: Tiles) -> dict[str, tuple[str, ...]]:
 def _launch(kernel: Kernel, grid: str, names: Mapping[str, str], constants: Mapping[str, str]) -> list[str]:
     arguments = [names.get(x, x) for x in kernel.pointers]
     arguments += ["T", "H", *(f"{c}={constants.get(c, c)}" for c in kernel.constants)]
+    if kernel.name != "decode":
+        arguments.append("num_stages=stages" if "scan" in kernel.name else "num_stages=1")
     return call(f"{kernel.name}[{grid}]", arguments)
 
 
@@ -135,7 +139,7 @@ def _autograd(tiles: Tiles, kernels: Kernels) -> str:
     with text.block("class _Scan(torch.autograd.Function):"):
         text('"""The chunked scan on packed rows. Gradients are computed by kernels and are not differentiable again."""')
         text("", "@staticmethod")
-        head = [f"{x}: Tensor" for x in inputs] + ["initial: Tensor", "save: bool", "precision: str"]
+        head = [f"{x}: Tensor" for x in inputs] + ["initial: Tensor", "save: bool"]
         text(*_definition("forward", ["ctx", *head], "tuple[Tensor, Tensor]"))
         text.depth += 1
         _forward(text, tiles, kernels)
@@ -152,17 +156,17 @@ def _definition(name: str, arguments: Sequence[str], result: str) -> list[str]:
 
 
 def _sizes(text: Text, tiles: Tiles, initial: str) -> None:
+    dtype = f"{tiles.rights[0].name}.dtype"
     text(
         f"B, T, H, _, K = {tiles.rights[0].name}.shape",
         f"V = {initial}.shape[-1]",
         "chunks = triton.cdiv(T, CHUNK)",
-        "KP, BK, BV, BLOCK = _blocks(K, V, dtype)",
+        f"KP, BK, BV, BLOCK, stages = _blocks(K, V, {dtype})",
     )
 
 
 def _forward(text: Text, tiles: Tiles, kernels: Kernels) -> None:
     like = tiles.rights[0].name
-    text(f"dtype = {like}.dtype")
     _sizes(text, tiles, "initial")
     for pair in tiles.pairs:
         name = "inverse" if pair.name == "a" else pair.name
@@ -189,14 +193,13 @@ def _forward(text: Text, tiles: Tiles, kernels: Kernels) -> None:
         if kernels.values:
             text(*_launch(kernels.values, "(B * H * chunks, triton.cdiv(V, BV))", {"solved": "solved_v"}, _CONSTANTS))
         text(*_launch(kernels.forward, "(B * H, triton.cdiv(V, BLOCK))", decayed, _SCAN_CONSTANTS))
-    text("ctx.precision = precision")
     text(*call("ctx.save_for_backward", _saved(tiles)))
     text("return o, final")
 
 
 def _backward(text: Text, tiles: Tiles, kernels: Kernels, inputs: list[str]) -> None:
     like = tiles.rights[0].name
-    text("precision = ctx.precision", f"{', '.join(_saved(tiles))} = ctx.saved_tensors", f"dtype = {like}.dtype")
+    text(f"{', '.join(_saved(tiles))} = ctx.saved_tensors")
     _sizes(text, tiles, "dfinal")
     text("do, dfinal = do.contiguous(), dfinal.contiguous()")
     for value, like_value in (("dy", "u"), ("dyw", "yw")):
@@ -217,7 +220,7 @@ def _backward(text: Text, tiles: Tiles, kernels: Kernels, inputs: list[str]) -> 
     gradients = {f"d{x}": f"d{x}" for x in inputs}
     if tiles.decays:
         gradients["dg"] = "dg.unsqueeze(3)" if tiles.decay == "key" else "dg.sum(-1, keepdim=True)"
-    text(f"return {', '.join(gradients.values())}, dinitial, None, None")
+    text(f"return {', '.join(gradients.values())}, dinitial, None")
 
 
 def _scan(tiles: Tiles) -> str:
@@ -227,16 +230,14 @@ def _scan(tiles: Tiles) -> str:
         text(
             '"""The reads [B, T, H, reads, V] and the state after the sequence, in float32.',
             "",
-            "bfloat16 inputs are multiplied as such; float16 inputs as TF32, which has float16's precision without its",
-            "range; float32 inputs as sums of three TF32 products. Sums and the state are float32.",
+            "bfloat16 inputs are multiplied as such, all others as float32; sums and the state are float32.",
             '"""',
             "tile = torch.bfloat16 if dtype == torch.bfloat16 else torch.float32",
-            'precision = "tf32x3" if dtype == torch.float32 else "tf32"',
         )
         _pack_all(text, tiles, "tile")
         text("S = S.float().contiguous()")
         text(f"save = torch.is_grad_enabled() and any(x.requires_grad for x in ({', '.join(inputs)}, S))")
-        text(f"return _Scan.apply({', '.join(inputs)}, S, save, precision)")
+        text(f"return _Scan.apply({', '.join(inputs)}, S, save)")
     return str(text)
 
 

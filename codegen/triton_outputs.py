@@ -24,7 +24,7 @@ def keys_kernel(tiles: Tiles) -> Kernel | None:
     pointers += [f"{x.name}_out" for x in groups if x.name != "e"]
     pointers += ["total"] if tiles.decays else []
     text = KernelText("keys", "The chunk's rows as the scan needs them, decayed to its start or end.", pointers,
-                  ["K", "BK", "C", "PREC"])  # fmt: skip
+                  ["K", "BK", "C"])  # fmt: skip
     chunk_program(text)
     locate(text, groups)
     text(f"dtype: tl.constexpr = {groups[0].name}.dtype.element_ty")
@@ -41,7 +41,7 @@ def keys_kernel(tiles: Tiles) -> Kernel | None:
             text(
                 f"e_tile = ({tile}).to(dtype)" if tiles.decays else f"e_tile = {tile}",
                 f"solve = tl.load(_matrix(inverse, pid, {x.size}, {x.size}))",
-                "w_tile = tl.dot(solve, e_tile, input_precision=PREC)",
+                "w_tile = _dot(solve, e_tile)",
                 f"_store(solved, {x.at}, {x.live}, col, K, w_tile.to(dtype))",
             )
         else:
@@ -61,7 +61,7 @@ def values_kernel(tiles: Tiles) -> Kernel | None:
     p, w = tiles.p, tiles.w
     pointers = ["y", "yw", "b"] if w else ["y"]
     text = KernelText("values", "The values that the chunk's erasing rows would write to a zero state.",
-                  [*pointers, "inverse", "solved"], ["V", "BV", "C", "PREC"])  # fmt: skip
+                  [*pointers, "inverse", "solved"], ["V", "BV", "C"])  # fmt: skip
     chunk_program(text)
     locate(text, [p, w] if w else [p])
     text("dtype: tl.constexpr = y.dtype.element_ty", "col = tl.program_id(1) * BV + tl.arange(0, BV)", "")
@@ -70,10 +70,10 @@ def values_kernel(tiles: Tiles) -> Kernel | None:
         text(
             f"coupling = tl.load(_matrix(b, pid, {p.size}, {w.size}))",
             f"yw_tile = _load(yw, {w.at}, {w.live}, col, V)",
-            "y_tile = (y_tile - tl.dot(coupling, yw_tile, input_precision=PREC)).to(dtype)",
+            "y_tile = (y_tile - _dot(coupling, yw_tile)).to(dtype)",
         )
     text(
         f"solve = tl.load(_matrix(inverse, pid, {p.size}, {p.size}))",
-        f"_store(solved, {p.at}, {p.live}, col, V, tl.dot(solve, y_tile, input_precision=PREC).to(dtype))",
+        f"_store(solved, {p.at}, {p.live}, col, V, _dot(solve, y_tile).to(dtype))",
     )
     return text.kernel()

@@ -28,7 +28,7 @@ def forward_kernel(tiles: Tiles) -> Kernel:
     pointers += ["u"] if p else []
     pointers += ["states", "final"]
     docstring = "All chunks of a sequence and head in time order, for a block of value columns."
-    text = KernelText("scan", docstring, pointers, ["K", "V", "KP", "BV", "C", "SAVE", "PREC"])
+    text = KernelText("scan", docstring, pointers, ["K", "V", "KP", "BV", "C", "SAVE"])
     _program(text, "states")
     text("state = tl.load(initial + at_state, mask=in_state, other=0.0)")
     with text.block("for chunk in range(chunks):"):
@@ -39,7 +39,7 @@ def forward_kernel(tiles: Tiles) -> Kernel:
         if e and p:
             text(
                 f"u_tile = _load_t(solved_v, {p.at}, {p.live}, col_v, V).to(tl.float32)",
-                f"u_tile -= tl.dot(state_tile, _load_t(solved_k, {e.at}, {e.live}, col_k, K), input_precision=PREC)",
+                f"u_tile -= _dot(state_tile, _load_t(solved_k, {e.at}, {e.live}, col_k, K))",
                 "u_tile = u_tile.to(dtype)",
             )
             with text.block("if SAVE:"):
@@ -47,17 +47,17 @@ def forward_kernel(tiles: Tiles) -> Kernel:
         if w:
             text(f"yw_tile = _load_t(yw, {w.at}, {w.live}, col_v, V)")
         if q:
-            text(f"out = tl.dot(state_tile, _load_t(q, {q.at}, {q.live}, col_k, K), input_precision=PREC)")
+            text(f"out = _dot(state_tile, _load_t(q, {q.at}, {q.live}, col_k, K))")
             for name, tile in (("m", "u_tile"), ("n", "yw_tile")):
                 pair = tiles.pair(name)
                 if pair:
                     matrix = f"_matrix_t({name}, number, {q.size}, {pair.right.size})"
-                    text(f"out += tl.dot({tile}, tl.load({matrix}), input_precision=PREC)")
+                    text(f"out += _dot({tile}, tl.load({matrix}))")
             text(f"_store_t(o, {q.at}, {q.live}, col_v, V, out)")
         _decayed(text, tiles, "state")
         for x, tile in ((p, "u_tile"), (w, "yw_tile")):
             if x:
-                text(f"state += tl.dot({tile}, _load({x.name}, {x.at}, {x.live}, col_k, K), input_precision=PREC)")
+                text(f"state += _dot({tile}, _load({x.name}, {x.at}, {x.live}, col_k, K))")
     text("tl.store(final + at_state, state, mask=in_state)")
     return text.kernel()
 
@@ -75,7 +75,7 @@ def reverse_kernel(tiles: Tiles) -> Kernel:
     pointers += ["dyw"] if w else []
     pointers += ["dstates", "dinitial"]
     docstring = "All chunks of a sequence and head against time, for a block of value columns."
-    text = KernelText("reverse_scan", docstring, pointers, ["K", "V", "KP", "BV", "C", "PREC"])
+    text = KernelText("reverse_scan", docstring, pointers, ["K", "V", "KP", "BV", "C"])
     _program(text, "dstates")
     text("dstate = tl.load(dfinal + at_state, mask=in_state, other=0.0)")
     with text.block("for step in range(chunks):"):
@@ -89,20 +89,20 @@ def reverse_kernel(tiles: Tiles) -> Kernel:
             text(
                 "du_tile = du_tile.to(dtype)",
                 f"solve = tl.load(_matrix(inverse, number, {p.size}, {p.size}))",
-                "dy_tile = tl.dot(du_tile, solve, input_precision=PREC).to(dtype)",
+                "dy_tile = _dot(du_tile, solve).to(dtype)",
                 f"_store_t(dy, {p.at}, {p.live}, col_v, V, dy_tile)",
             )
         if w:
             _from_right(text, tiles, w, "dyw_tile", "n")
             if p:
                 matrix = f"_matrix(b, number, {p.size}, {w.size})"
-                text(f"dyw_tile -= tl.dot(dy_tile, tl.load({matrix}), input_precision=PREC)")
+                text(f"dyw_tile -= _dot(dy_tile, tl.load({matrix}))")
             text(f"_store_t(dyw, {w.at}, {w.live}, col_v, V, dyw_tile.to(dtype))")
         _decayed(text, tiles, "dstate")
         if q:
-            text(f"dstate += tl.dot(do_tile, _load(q, {q.at}, {q.live}, col_k, K), input_precision=PREC)")
+            text(f"dstate += _dot(do_tile, _load(q, {q.at}, {q.live}, col_k, K))")
         if e:
-            text(f"dstate -= tl.dot(du_tile, _load(solved_k, {e.at}, {e.live}, col_k, K), input_precision=PREC)")
+            text(f"dstate -= _dot(du_tile, _load(solved_k, {e.at}, {e.live}, col_k, K))")
     text("tl.store(dinitial + at_state, dstate, mask=in_state)")
     return text.kernel()
 
@@ -135,8 +135,8 @@ def _decayed(text: Text, tiles: Tiles, state: str) -> None:
 
 def _from_right(text: Text, tiles: Tiles, x: Group, tile: str, name: str) -> None:
     """The gradient of what the rows of x write: through the state, and through the chunk's own reads."""
-    text(f"{tile} = tl.dot(dstate_tile, _load_t({x.name}, {x.at}, {x.live}, col_k, K), input_precision=PREC)")
+    text(f"{tile} = _dot(dstate_tile, _load_t({x.name}, {x.at}, {x.live}, col_k, K))")
     pair = tiles.pair(name)
     if pair:
         matrix = f"_matrix({name}, number, {pair.left.size}, {x.size})"
-        text(f"{tile} += tl.dot(do_tile, tl.load({matrix}), input_precision=PREC)")
+        text(f"{tile} += _dot(do_tile, tl.load({matrix}))")

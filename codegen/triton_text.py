@@ -178,6 +178,13 @@ def _matrix_t(x, number, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     return x + number * (ROWS * COLUMNS) + tl.arange(0, ROWS)[None, :] * COLUMNS + tl.arange(0, COLUMNS)[:, None]
 '''
 
+_DOT = '''
+@triton.jit
+def _dot(a, b):
+    """A product summed in float32: of bfloat16 tiles as they are, of float32 tiles as three TF32 products."""
+    return tl.dot(a, b, input_precision="tf32x3")
+'''
+
 _MEET = '''
 @triton.jit
 def _meet(left, right, level):
@@ -223,7 +230,7 @@ def _between(decay, end, token, tau, earlier):
     """
     upto = (tau[None, :] <= end[:, None]).to(tl.float32)
     after = tl.where(tau[:, None] > token[None, :], decay[:, None], 0.0)
-    log = tl.dot(upto, after, input_precision="tf32x3")
+    log = _dot(upto, after)
     return tl.where(earlier, tl.exp2(tl.where(earlier, log, 0.0)), 0.0)
 '''
 
@@ -233,7 +240,7 @@ def _between_t(decay, end, token, tau, earlier):
     """The transpose of `_between`, formed anew."""
     after = tl.where(tau[None, :] > token[:, None], decay[None, :], 0.0)
     upto = (tau[:, None] <= end[None, :]).to(tl.float32)
-    log = tl.dot(after, upto, input_precision="tf32x3")
+    log = _dot(after, upto)
     return tl.where(earlier, tl.exp2(tl.where(earlier, log, 0.0)), 0.0)
 
 
@@ -262,14 +269,14 @@ def _log_decay(g, sequence, token, T, H, col, K: tl.constexpr):
 def _from_start(decay, end, tau):
     """exp of the decays up to and with token `end`."""
     upto = (tau[None, :] <= end[:, None]).to(tl.float32)
-    return tl.exp2(tl.dot(upto, decay, input_precision="tf32x3"))
+    return tl.exp2(_dot(upto, decay))
 
 
 @triton.jit
 def _to_end(decay, token, tau):
     """exp of the decays after `token`."""
     after = (tau[None, :] > token[:, None]).to(tl.float32)
-    return tl.exp2(tl.dot(after, decay, input_precision="tf32x3"))
+    return tl.exp2(_dot(after, decay))
 
 
 @triton.jit
@@ -284,26 +291,26 @@ def _to_reference(decay, token, end, tau, level):
     upper = (tau[None, :] >= middle[:, None]) & (tau[None, :] <= end[:, None])
     lower = (tau[None, :] > token[:, None]) & (tau[None, :] < middle[:, None])
     inside = tl.where(((token >> level) & 1)[:, None] != 0, upper, lower).to(tl.float32)
-    return tl.exp2(tl.dot(inside, decay, input_precision="tf32x3"))
+    return tl.exp2(_dot(inside, decay))
 '''
 
 _KEY_GRAD = '''
 @triton.jit
 def _seen(x, end, tau):
     """For each token the sum of x over the rows that have seen its decay."""
-    return tl.dot((tau[:, None] <= end[None, :]).to(tl.float32), x, input_precision="tf32x3")
+    return _dot((tau[:, None] <= end[None, :]).to(tl.float32), x)
 
 
 @triton.jit
 def _ahead(x, token, tau):
     """For each token the sum of x over the rows written before it."""
-    return tl.dot((tau[:, None] > token[None, :]).to(tl.float32), x, input_precision="tf32x3")
+    return _dot((tau[:, None] > token[None, :]).to(tl.float32), x)
 '''
 
 
 def device_functions(tiles: Tiles) -> list[str]:
     """The functions that the kernels of these tiles call."""
-    parts = [_LOCATE, _MEMORY]
+    parts = [_LOCATE, _MEMORY, _DOT]
     if tiles.decay == "key" or tiles.e:
         parts.append(_MEET)
     if tiles.decay == "key":
