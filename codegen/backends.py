@@ -9,7 +9,6 @@ from stateir.affine import normal_form
 from stateir.core import core
 from stateir.ir import Axis, Rule
 
-from .carried import prev_windows
 from .generated import load_source
 from .step import step_source
 
@@ -25,11 +24,6 @@ def lacks(rule: Rule, backend: str) -> str | None:
     matrices = [s.name for s in rule.states if s.axis is Axis.MATRIX]
     if len(matrices) > 1:
         return f"it carries several matrix states ({', '.join(matrices)})"
-    vectors = [s.name for s in rule.states if s.axis is not Axis.MATRIX]
-    if vectors:
-        return f"states beside S ({', '.join(vectors)}) are not lowered to it yet"
-    if windows := prev_windows(rule):
-        return f"prev({next(iter(windows))}) is not lowered to it yet"
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stateir.ir import Rule
 from stateir.normal import Core
 
-from .carried import run_source, start_source
+from .carried import carries_s_alone, run_source, start_source
 from .chunked import chunked_source, default_chunk
 from .expr import Scope
 from .prologue import prologue_source
@@ -21,7 +21,14 @@ def sequence_source(rule: Rule, core: Core, chunk_size: int | None = None) -> st
     def body(rule: Rule, scope: Scope) -> list[str]:
         state, output = scope.fresh("state"), scope.names[rule.read.name]
         arguments = ", ".join(scope.names[d.name] for d in arguments_of(rule))
-        return [f"{output}, {state} = chunked(prologue({arguments}), {state}, {chunk})"]
+        if carries_s_alone(rule):
+            return [f"{output}, {state} = chunked(prologue({arguments}), {state}, {chunk})"]
+        tensors, carried, S = scope.new("tensors"), scope.new("carried"), scope.names["S"]
+        return [
+            f"{tensors}, {carried} = prologue({arguments}, {state}, {chunk})",
+            f'{output}, {S} = chunked({tensors}, {state}["S"], {chunk})',
+            f'{state} = {{"S": {S}, **{carried}}}',
+        ]
 
     docstring = (
         f"{rule.name}, {chunk} tokens at a time: what depends on S is solved for a whole chunk by matrix products."

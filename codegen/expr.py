@@ -85,11 +85,18 @@ class Scope:
     prev: Callable[[Prev], str] | None = None
     ranges: Ranges | None = None
     used: set[str] = field(default_factory=set)
+    taken: set[str] = field(default_factory=set)
 
     def fresh(self, name: str) -> str:
         """`name`, with underscores after it until no name of the rule has it."""
-        while name in self.names.values():
+        while name in self.names.values() or name in self.taken:
             name += "_"
+        return name
+
+    def new(self, name: str) -> str:
+        """A fresh name that is taken from now on."""
+        name = self.fresh(name)
+        self.taken.add(name)
         return name
 
     def is_const(self, e: Expr) -> bool:

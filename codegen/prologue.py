@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from stateir.ir import Axis, Bin, Call, Contract, Expr, Let, Prev, Ref, Rule, children, rebuild, walk
+from stateir.ir import Axis, Bin, Call, Contract, Expr, Let, Ref, Rule, children, rebuild, walk
 from stateir.normal import Core
 
+from .carried import carries_s_alone
 from .expr import Scope, scope_of, torch_text
-from .text import arguments_of, assignment, expanded, function, helpers, line_comment, sizes, varies
+from .scan import Demand
+from .text import arguments_of, assignment, expanded, function, helpers, sizes, varies
 
 # exp of it is exactly 0 in every dtype, and sums of it stay finite: -inf would make NaN of differences.
 LOWEST_LOG_DECAY = -10000
@@ -42,20 +44,24 @@ def prologue_source(rule: Rule, core: Core) -> str:
 
     The arguments are the rule's inputs [B, T, H, ...] and params [H, ...] in the order of their declarations, all of
     one dtype and with one head count. The result has the keys of `core_tensors`: scalars [B, T, H], vectors
-    [B, T, H, D]. The text needs `text.imports` of it above it.
+    [B, T, H, D]. `text.module` puts the imports above it.
+
+    A rule that carries more than S has `prologue(inputs..., params..., state, chunk)` instead. It takes the carried
+    state, a dict by name, and how many tokens a scan takes at a time, and gives the dict of tensors and the carried
+    state after the sequence, without S.
     """
-    if len(rule.states) > 1 or any(isinstance(x, Prev) for line in rule.lines for x in walk(line.value)):
-        raise NotImplementedError(f"{rule.name}: vector states and prev() have no vectorised prologue")
     scope = scope_of(rule)
-    varying = {d.name for d in rule.inputs}
+    state, chunk = scope.new("state"), scope.new("chunk")
+    demand = Demand(rule, scope, state, chunk)
     tensors = core_tensors(core)
-    body: list[str] = []
     needed = _needed(rule, [e for e, _ in tensors.values()])
     for line in rule.lines:
         if isinstance(line, Let) and line.name in needed:
-            body += [line_comment(rule, line), assignment(scope.names[line.name], torch_text(line.value, scope))]
-            if varies(line.value, varying):
-                varying.add(line.name)
+            demand.need(Ref(line.name, line.value.axis))
+    for e, _ in tensors.values():
+        demand.need(e)
+    demand.need_carried()
+    body, varying = demand.body, demand.varying
 
     shared, tensors = _hoist(tensors, scope, varying)
     body += [assignment(scope.names[name], torch_text(e, scope)) for name, e in shared.items()]
@@ -69,10 +75,21 @@ def prologue_source(rule: Rule, core: Core) -> str:
         results.append(f'"{key}": {text},')
 
     docstring = f"What the tokens of {rule.name} need beside S, for all tokens at once."
-    body = [*sizes(rule, scope, LEADING), *body, "return {", *(f"    {line}" for line in results), "}"]
     arguments = [f"{scope.names[d.name]}: Tensor" for d in arguments_of(rule)]
-    text = function("prologue", arguments, "dict[str, Tensor]", docstring, body)
-    return "\n\n\n".join([*helpers(scope), text]) + "\n"
+    kind = "dict[str, Tensor]"
+    body = [*sizes(rule, scope, LEADING), *body]
+    if carries_s_alone(rule):
+        body += ["return {", *(f"    {line}" for line in results), "}"]
+    else:
+        carried = [f'"{name}": {text},' for name, text in demand.carried.items()]
+        found = scope.new("tensors")
+        body += [f"{found} = {{", *(f"    {line}" for line in results), "}"]
+        body += [f"return {found}, {{", *(f"    {line}" for line in carried), "}"]
+        arguments += [f"{state}: {kind}", f"{chunk}: int"]
+        kind = f"tuple[{kind}, {kind}]"
+    text = function("prologue", arguments, kind, docstring, body)
+    scans = [definition.strip("\n") for definition in demand.helpers.values()]
+    return "\n\n\n".join([*helpers(scope), *scans, text]) + "\n"
 
 
 def _needed(rule: Rule, roots: list[Expr]) -> set[str]:

@@ -56,7 +56,7 @@ class _Writer:
 
     def rule(self, lines: int) -> str:
         updates = [self.update() for _ in range(lines)]
-        if all("outer" not in u for u in updates):
+        if not any(kind.startswith("value") for kind in self.inputs.values()):
             updates.append("update S += " + self.write())
         place = self.draw.choice([len(updates), *range(len(updates))])
         body = [*updates[:place], self.read(), *updates[place:]]
@@ -96,7 +96,7 @@ class _Writer:
         return self.input(f"g{self.number()}", "key in (-inf, 0]")
 
     def decay(self) -> str:
-        forms = [
+        forms: list[Callable[[], str]] = [
             lambda: f"exp({self.log_decay()})",
             lambda: f"exp({self.log_decay()} / 2)",
             lambda: self.param("gamma", "scalar in (0, 1)"),
@@ -107,11 +107,11 @@ class _Writer:
         return self.draw.choice(forms)()
 
     def update(self) -> str:
-        forms = [self.terms, self.decay_line, self.decay_and_terms, self.loop]
+        forms: list[Callable[[], str]] = [self.terms, self.decay_line, self.decay_and_terms, self.loop]
         return "update S " + self.draw.choice(forms)()
 
     def decay_line(self) -> str:
-        return self.draw.choice([f"= {self.decay()} * S", f"-= {self.strength()} * S"])
+        return f"-= {self.strength()} * S" if self.draw.choice([False, True]) else f"= {self.decay()} * S"
 
     def terms(self) -> str:
         if self.draw.choice([False, False, True]):
@@ -130,7 +130,8 @@ class _Writer:
     def sum_of_terms(self) -> str:
         terms = []
         for _ in range(self.draw.integer(1, 3)):
-            terms.append(self.draw.choice([self.write, self.delta, self.delta, self.bare])())
+            forms: list[Callable[[], str]] = [self.write, self.delta, self.delta, self.bare]
+            terms.append(self.draw.choice(forms)())
         return " + ".join(terms)
 
     def bare(self) -> str:
@@ -153,7 +154,7 @@ class _Writer:
 
     def delta(self) -> str:
         key = self.key()
-        forms = [
+        forms: list[Callable[[], str]] = [
             lambda: f"outer({self.strength()} * {key}, {self.value()} - {key} @ S)",
             lambda: f"outer({key}, {self.value()} - ({self.gate()} * {key}) @ S)",
             lambda: f"outer({key}, {self.value()} - ({self.gate()} * {key} + {self.second(key)}) @ S)",
@@ -171,12 +172,12 @@ class _Writer:
 
     def value(self) -> str:
         value = self.input(f"v{self.number()}", "value")
-        forms = [lambda: value, lambda: f"{self.input('w', 'value in [0, 1]')} * {value}"]
+        forms: list[Callable[[], str]] = [lambda: value, lambda: f"{self.input('w', 'value in [0, 1]')} * {value}"]
         return self.draw.choice(forms)()
 
     def read(self) -> str:
         query = self.input("q", "key unit")
-        forms = [
+        forms: list[Callable[[], str]] = [
             lambda: f"{query} @ S / sqrt(dim(key))",
             lambda: f"({query} - {self.param('D', 'scalar in [-1, 1]')} * {self.key()}) @ S",
             lambda: f"{self.input('w', 'value in [0, 1]')} * ({query} @ S) + {self.key()} @ S",

@@ -40,7 +40,7 @@ def sample_arguments(
 def _sample(d: Input | Param, shape: list[int], generator: torch.Generator, ends: float, resets: bool) -> Tensor:
     normal = torch.randn(shape, generator=generator, dtype=torch.float64)
     if d.unit:
-        return normal / normal.norm(dim=-1, keepdim=True)
+        return torch.nn.functional.normalize(normal, dim=-1)
     if d.range is None:
         return normal if d.axis is Axis.SCALAR else normal / math.sqrt(shape[-1])
     return _inside(d.range, normal, generator, ends, resets)
@@ -54,7 +54,7 @@ def _inside(r: Interval, normal: Tensor, generator: torch.Generator, ends: float
     elif math.isfinite(r.hi):
         x = r.hi - _magnitude(uniform)
     elif math.isfinite(r.lo):
-        x = r.lo + torch.nn.functional.softplus(normal)
+        x = r.lo + torch.log1p(torch.exp(normal))
     else:
         x = normal
     which = torch.rand(normal.shape, generator=generator, dtype=torch.float64)
@@ -70,5 +70,4 @@ def _inside(r: Interval, normal: Tensor, generator: torch.Generator, ends: float
 
 def _magnitude(uniform: Tensor) -> Tensor:
     """From 1e-3 to 20, as many in each decade."""
-    magnitude: Tensor = 1e-3 * torch.exp(math.log(2e4) * uniform)
-    return magnitude
+    return 1e-3 * torch.exp(math.log(2e4) * uniform)

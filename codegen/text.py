@@ -13,15 +13,6 @@ WIDTH = 120
 INDENT = 4
 
 
-def imports(text: str) -> str:
-    """The import statements that generated text needs."""
-    lines = ["import math", ""] if "math." in text else []
-    lines.append("import torch")
-    if "F." in text:
-        lines.append("import torch.nn.functional as F")
-    return "\n".join([*lines, "from torch import Tensor"])
-
-
 def line_comment(rule: Rule, line: Line) -> str:
     """The rule's own line as a comment: `# gdn2.rule:6  update S = exp(g) * S`."""
     number = line.span.line
@@ -77,9 +68,9 @@ def varies(e: Expr, varying: set[str]) -> bool:
 
 def expanded(text: str, e: Expr, axis: Axis, rule: Rule, scope: Scope, leading: tuple[str, ...]) -> str:
     """`text`, made of params and constants alone, with the leading dimensions of an input."""
-    names = [*leading] + ([] if axis is Axis.SCALAR else ["K" if axis is Axis.KEY else "V"])
-    scope.used.update(names)
-    shape = ", ".join(scope.fresh(name) for name in names)
+    own = {Axis.SCALAR: [], Axis.KEY: ["K"], Axis.VALUE: ["V"], Axis.PAIR: ["K"]}[axis]
+    scope.used.update([*leading, *own])
+    shape = ", ".join(scope.fresh(name) for name in [*leading, *own]) + (" // 2" if axis is Axis.PAIR else "")
     if scope.is_const(e):
         return f"{scope.names[rule.inputs[0].name]}.new_full(({shape}), {text})"
     return f"({text}).expand({shape})"
@@ -99,6 +90,14 @@ def assignment(target: str, text: str) -> str:
     return "\n".join([f"{target} = (", *(f"    {term}" for term in terms), ")"])
 
 
+def call(head: str, arguments: list[str]) -> str:
+    """`head(arguments)`; one that is too long has an argument a line."""
+    line = f"{head}({', '.join(arguments)})"
+    if len(line) + INDENT <= WIDTH:
+        return line
+    return "\n".join([f"{head}(", *(f"    {a}," for a in arguments), ")"])
+
+
 def function(name: str, arguments: list[str], result: str, docstring: str, body: list[str]) -> str:
     """The text of a function; a head that is too long is broken as formatters do."""
     head = f"def {name}({', '.join(arguments)}) -> {result}:"
@@ -114,7 +113,24 @@ def _indented(lines: list[str]) -> list[str]:
 
 
 def module(docstring: str, parts: list[str]) -> str:
-    """The text of a module that stands on its own."""
-    text = "\n\n\n".join(parts) + "\n"
+    """The text of a module that stands on its own. Imports that the parts begin with are gathered at its top."""
+    lines = "\n\n\n".join(part.strip("\n") for part in parts).split("\n")
+    found = {line for line in lines if _is_import(line)} | {"import torch", "from torch import Tensor"}
+    body = "\n".join(line for line in lines if not _is_import(line)).strip("\n")
+    body = re.sub(r"\n{4,}", "\n\n\n", body)
+    found |= {"import math"} if "math." in body else set()
+    found |= {"import torch.nn.functional as F"} if re.search(r"\bF\.", body) else set()
+    future = sorted(line for line in found if line.startswith("from __future__"))
+    torch = sorted((line for line in found if line.split()[1].startswith("torch")), key=_import_order)
+    library = sorted(found - {*future, *torch}, key=_import_order)
+    top = "\n\n".join("\n".join(group) for group in (future, library, torch) if group)
     docstring = docstring.replace("\\", "\\\\")
-    return f'"""{docstring}"""\n\n{imports(text)}\n\n\n{text}'
+    return f'"""{docstring}"""\n\n{top}\n\n\n{body}\n'
+
+
+def _is_import(line: str) -> bool:
+    return line.startswith(("import ", "from "))
+
+
+def _import_order(line: str) -> tuple[bool, str]:
+    return line.startswith("from"), line

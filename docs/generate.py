@@ -45,7 +45,9 @@ class Reduction:
 
     def holds(self) -> bool:
         b = stateir.load(self.b)
-        return prove(stateir.load(self.a, **self.constants), b, replacements(self.replaced, b), self.state).equal is True
+        return (
+            prove(stateir.load(self.a, **self.constants), b, replacements(self.replaced, b), self.state).equal is True
+        )
 
 
 def reductions() -> list[Reduction]:
@@ -117,9 +119,13 @@ def lattice(path: Path) -> None:
         (x0, y0), (x1, y1) = place[e.a], place[e.b]
         axes.annotate("", (x1, y1 + 0.12), (x0, y0 - 0.12), arrowprops={"arrowstyle": "->", "color": "0.6"})
         style = {"fontsize": 6, "color": "0.35", "ha": "center", "va": "center"}
-        axes.text(0.45 * x0 + 0.55 * x1, 0.45 * y0 + 0.55 * y1, e.label, bbox={"fc": "w", "ec": "none", "pad": 0.5}, **style)
+        axes.text(
+            0.45 * x0 + 0.55 * x1, 0.45 * y0 + 0.55 * y1, e.label, bbox={"fc": "w", "ec": "none", "pad": 0.5}, **style
+        )
     for n, (x, y) in place.items():
-        axes.text(x, y, n, ha="center", va="center", fontsize=9, bbox={"boxstyle": "round", "fc": "#eef3fb", "ec": "#4466aa"})
+        axes.text(
+            x, y, n, ha="center", va="center", fontsize=9, bbox={"boxstyle": "round", "fc": "#eef3fb", "ec": "#4466aa"}
+        )
     axes.set_xlim(0, 1)
     axes.set_ylim(-max(levels) - 0.5, 0.5)
     axes.axis("off")

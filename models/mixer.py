@@ -73,7 +73,7 @@ class Mixer(nn.Module):
         super().__init__()
         require(gate in get_args(Gate), f"gate must be one of {get_args(Gate)}, got {gate!r}")
         require(conv >= 1, f"conv must be at least 1, got {conv}")
-        pairs = any(d.axis is Axis.PAIR for d in (*rule.inputs, *rule.params, *rule.states))
+        pairs = any(d.axis is Axis.PAIR for d in rule.declared)
         require(not pairs or key_dim % 2 == 0, f"key_dim must be even for the pair vectors of {rule.name}, got {key_dim}")
         self.rule, self.heads, self.gate = rule, heads, gate
         dims = {Axis.SCALAR: 1, Axis.KEY: key_dim, Axis.VALUE: value_dim, Axis.PAIR: key_dim // 2}

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stateir.evaluate import evaluate
-from stateir.ir import Axis, Expr, Head, Num, Param, children, rebuild
+from stateir.codegen.start import start_value
+from stateir.ir import Axis, Param
 
 from .activation import negative_half_line, starting_rates, unit
 from .config import require
-
-
-def start_value(declared: Param, heads: int, dims: dict[Axis, int]) -> Tensor | None:
-    """The value of a param's start expression as [H, (n,) (D)] in float64; None where the rule gives none."""
-    if declared.start is None:
-        return None
-    shape = _shape(declared, dims)
-    values = [evaluate(_at_head(declared.start, head), {}, dims) for head in range(heads)]
-    return torch.from_numpy(np.stack([np.broadcast_to(np.asarray(v, np.float64), shape) for v in values]))
 
 
 class RuleParameter(nn.Module):
@@ -43,7 +33,9 @@ class RuleParameter(nn.Module):
         super().__init__()
         self.declared = declared
         shape = (heads, *_shape(declared, dims))
-        start = start_value(declared, heads, dims)
+        start = None
+        if declared.start is not None:
+            start = start_value(declared, heads, dims[Axis.KEY], dims[Axis.VALUE], dtype=torch.float64)
         if declared.fixed:
             require(
                 start is not None or declared.unit, f"param {declared.name} is fixed, not unit, and has no start value"
@@ -106,10 +98,3 @@ class RuleParameter(nn.Module):
 def _shape(declared: Param, dims: dict[Axis, int]) -> tuple[int, ...]:
     size = () if declared.size is None else (declared.size,)
     return size if declared.axis is Axis.SCALAR else (*size, dims[declared.axis])
-
-
-def _at_head(e: Expr, head: int) -> Expr:
-    if isinstance(e, Head):
-        return Num(float(head))
-    below = children(e)
-    return rebuild(e, tuple(_at_head(x, head) for x in below)) if below else e

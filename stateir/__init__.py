@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .codegen.operator import compile as compile
+    from .codegen.operator import compile as compile  # noqa: TID251 - the one name that reaches down, on first use
     from .diagnostics import RuleError as RuleError
     from .library import load as load
     from .library import parse as parse
+    from .printer import fingerprint as fingerprint
 
-__all__ = ["RuleError", "compile", "load", "parse"]
+__all__ = ["RuleError", "compile", "fingerprint", "load", "parse"]
 
 _HOMES = {
     "parse": "stateir.library",
     "load": "stateir.library",
+    "fingerprint": "stateir.printer",
     "RuleError": "stateir.diagnostics",
     "compile": "stateir.codegen.operator",
 }

@@ -7,12 +7,32 @@ from collections.abc import Mapping
 
 from . import syntax as syn
 from .consts import evaluate
-from .expressions import MAX_COUNT, Typer
-from .ir import Axis, Bin, Expr, Input, Interval, Let, Line, Param, Read, Ref, Rule, S, Span, State, Update, walk
+from .expressions import MAX_COUNT, Typer, named
+from .ir import (
+    Axis,
+    Bin,
+    Expr,
+    Input,
+    Interval,
+    Let,
+    Line,
+    Param,
+    Read,
+    Ref,
+    Rule,
+    S,
+    Span,
+    State,
+    Update,
+    children,
+    walk,
+)
 from .names import Entry, reserved
+from .parser import MAX_DEPTH
 from .report import Report
 
 MAX_UPDATES = 1_000
+MAX_UNFOLDED = 10_000
 
 
 def check(file: syn.File, text: str, constants: Mapping[str, float], report: Report) -> Rule | None:
@@ -35,8 +55,13 @@ class _Checker:
         self.lines: list[Line] = []
         self.typer = Typer(text, self.scope, self.versions, report)
         self.read_on: int | None = None
+        self.unfolded: dict[str, tuple[int, int]] = {}
 
     def run(self) -> Rule | None:
+        lets = {s.name.id for s in self.file.statements if isinstance(s, syn.Let)}
+        for name in self.constants:
+            if name not in lets:
+                raise ValueError(f"rule {self.file.name} has no `let {name}` to replace")
         for statement in self.file.statements:
             match statement:
                 case syn.Declare():
@@ -188,7 +213,7 @@ class _Checker:
         if constant is None:
             if line.name.id in self.constants:
                 raise ValueError(f"`{line.name.id}` of rule {self.file.name} is not a constant: it cannot be replaced")
-            if self.define(line.name, Entry("let", value.axis, line.span.line)):
+            if self.define(line.name, Entry("let", value.axis, line.span.line)) and self.small_enough(line, value):
                 self.lines.append(Let(line.name.id, value, line.span))
             return
         constant = float(self.constants.get(line.name.id, constant))
@@ -197,6 +222,19 @@ class _Checker:
             self.define(line.name, Entry("broken", line=line.span.line))
             return
         self.define(line.name, Entry("const", line=line.span.line, value=constant))
+
+    def small_enough(self, line: syn.Let, value: Expr) -> bool:
+        """Later stages put lets in place: what that makes of the value must stay small, and flat enough for recursion."""
+        operations, depth = _unfolded(value, self.unfolded)
+        self.unfolded[line.name.id] = operations, depth
+        if operations <= MAX_UNFOLDED and depth <= 2 * MAX_DEPTH:
+            return True
+        limit = f"{MAX_UNFOLDED} operations in {2 * MAX_DEPTH} levels"
+        self.report.add(
+            "E005", line.value.span, what="an expression of this size, with its lets put in place", limit=limit
+        )
+        self.scope[line.name.id] = Entry("broken", line=line.span.line)
+        return False
 
     def update(self, line: syn.Update) -> None:
         name = line.state.id
@@ -263,8 +301,8 @@ class _Checker:
                 "E206",
                 line.value.span,
                 name=line.state.id,
-                axis=_named(state.axis),
-                found=_named(value.axis),
+                axis=named(state.axis),
+                found=named(value.axis),
                 help="`outer(key, value)` makes a matrix" if state.axis is Axis.MATRIX else None,
             )
             return False
@@ -281,7 +319,7 @@ class _Checker:
             return
         self.read_on = line.span.line
         if value is not None and value.axis is not Axis.VALUE:
-            self.report.add("E207", line.value.span, found=_named(value.axis))
+            self.report.add("E207", line.value.span, found=named(value.axis))
             return
         if self.define(line.name, Entry("broken", line=line.span.line)) and value is not None:
             self.lines.append(Read(line.name.id, value, line.span))
@@ -291,5 +329,9 @@ def _matrix_state(e: Expr) -> Ref | None:
     return next((x for x in walk(e) if isinstance(x, Ref) and x.axis is Axis.MATRIX), None)
 
 
-def _named(axis: Axis) -> str:
-    return {Axis.SCALAR: "a scalar", Axis.MATRIX: "a matrix"}.get(axis, f"a {axis.value} vector")
+def _unfolded(e: Expr, lets: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
+    """The number of nodes and the depth of e with lets put in place."""
+    if isinstance(e, Ref):
+        return lets.get(e.name, (1, 1))
+    below = [_unfolded(x, lets) for x in children(e)]
+    return 1 + sum(n for n, _ in below), 1 + max((depth for _, depth in below), default=0)

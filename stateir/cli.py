@@ -5,15 +5,35 @@ from __future__ import annotations
 import json
 import sys
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+import typer.core
 
 if TYPE_CHECKING:
     from .diagnostics import RuleError
     from .ir import Rule
 
+
+class Commands(typer.core.TyperGroup):
+    """The commands of this file, and `mqar`, whose module is imported when it is asked for."""
+
+    def list_commands(self, ctx: typer.Context) -> list[str]:
+        return [*super().list_commands(ctx), "mqar"]
+
+    def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:
+        if cmd_name != "mqar":
+            return super().get_command(ctx, cmd_name)
+        from typer.main import get_command
+
+        from .models.cli import app as mqar
+
+        return get_command(mqar)
+
+
 app = typer.Typer(
+    cls=Commands,
     help="A compiler for recurrent state updates. RULE is a name of the library or the path of a .rule file.",
     no_args_is_help=True,
     add_completion=False,
@@ -27,6 +47,10 @@ All = Annotated[bool, typer.Option("--all", help="Every rule of the library.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+# Modules that the core installation does not bring -> the extra that does.
+EXTRAS = {"torch": "torch", "triton": "torch", "safetensors": "zoo", "matplotlib": "zoo"}
+
+
 class Form(StrEnum):
     """What `show` can print of a rule."""
 
@@ -34,6 +58,16 @@ class Form(StrEnum):
     normal = "normal"
     plan = "plan"
     latex = "latex"
+    step = "step"
+    torch = "torch"
+    triton = "triton"
+
+
+class Target(StrEnum):
+    """What `emit` can write: the best PyTorch form of a rule, or its Triton kernels."""
+
+    torch = "torch"
+    triton = "triton"
 
 
 @app.command()
@@ -49,7 +83,8 @@ def check(rules: RuleNames = None, all_: All = False, as_json: Json = False) -> 
     failed = False
     for name in names:
         try:
-            summary = summarise(_load(name))
+            rule = _load(name)
+            summary = summarise(rule, _backends(rule))
         except RuleError as error:
             failed = True
             _print_errors(error)
@@ -77,6 +112,8 @@ def show(rule: RuleName, form: Annotated[Form, typer.Option("--as", help="The fo
             from .latex import rule as latex
 
             print(latex(loaded))
+        case Form.step | Form.torch | Form.triton:
+            print(_source(loaded, form), end="")
         case Form.normal | Form.plan:
             from .affine import normal_form
             from .core import core
@@ -89,7 +126,23 @@ def show(rule: RuleName, form: Annotated[Form, typer.Option("--as", help="The fo
             if form is Form.normal:
                 print(written(nf))
             else:
-                print("\n".join(f"{what:<11} {how}" for what, how in describe(plan(nf, core(nf)))))
+                lines = describe(plan(nf, core(nf)), _backends(loaded))
+                print("\n".join(f"{what:<11} {how}" for what, how in lines))
+
+
+@app.command()
+def emit(
+    rule: RuleName,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write.", show_default=False)],
+    target: Annotated[Target, typer.Option(help="What to write.")] = Target.torch,
+) -> None:
+    """Write a rule's generated code as one file that needs neither stateir nor anything but its target."""
+    text = _source(_load(rule), target)
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        _refuse(str(error))
+    print(f"{out}: {text.count(chr(10))} lines")
 
 
 @app.command()
@@ -155,6 +208,11 @@ def main() -> None:
     except RuleError as error:
         _print_errors(error)
         sys.exit(1)
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        print(f"error: this needs {error.name}: pip install 'stateir[{EXTRAS[error.name]}]'", file=sys.stderr)
+        sys.exit(1)
 
 
 def _names(rules: list[str] | None, all_: bool) -> list[str]:
@@ -173,6 +231,22 @@ def _load(name: str) -> Rule:
     try:
         return load(name)
     except (ValueError, OSError) as error:
+        _refuse(str(error))
+
+
+def _backends(rule: Rule) -> dict[str, str | None]:
+    """The backends by name: None, or why the rule does not have it."""
+    from .codegen.backends import NAMES, lacks
+
+    return {name: lacks(rule, name) for name in NAMES}
+
+
+def _source(rule: Rule, target: str) -> str:
+    from . import compile as compile_rule
+
+    try:
+        return compile_rule(rule).source(target)
+    except ValueError as error:
         _refuse(str(error))
 
 

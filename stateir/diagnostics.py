@@ -9,7 +9,10 @@ from .ir import Span
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """One finding. `code` is a row of the error table, `suggestion` a rewrite of the culprit that compiles, if any."""
+    """One finding.
+
+    `code` is a row of the error table; `suggestion` is a text for the place of `span` with which the finding is gone.
+    """
 
     code: str
     span: Span
@@ -25,4 +28,9 @@ class RuleError(Exception):
         self.diagnostics = sorted(diagnostics, key=lambda d: (d.span.line, d.span.column))
         self.text = text
         self.filename = filename
-        super().__init__("\n".join(f"{d.code} {d.span.line}:{d.span.column} {d.message}" for d in self.diagnostics))
+        super().__init__(self.diagnostics, text, filename)
+
+    def __str__(self) -> str:
+        from .render import render
+
+        return render(self)

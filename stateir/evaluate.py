@@ -123,7 +123,7 @@ def draw(rule: Rule, rng: np.random.Generator, dims: Mapping[Axis, int], ends: b
                 source = next(x for x in rule.inputs if x.name == e.of.name)
                 shape = () if e.axis is Axis.SCALAR else (dims[e.axis],)
                 out[past(e), e.of.index] = _vector(rng, source, shape, ends)
-    for x in (*rule.inputs, *rule.params, *rule.states):
+    for x in rule.declared:
         if x.axis is Axis.MATRIX:
             continue
         size = getattr(x, "size", None)

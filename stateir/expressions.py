@@ -235,7 +235,7 @@ class Typer:
             what = (
                 f"`{source[i]}` both divides and is an operand of `@`"
                 if vector is None
-                else f"`{source[vector]}` is {_a(typed[vector].axis)} vector in a run with `@`: groupings of it differ"
+                else f"`{source[vector]}` is {named(typed[vector].axis)} in a run with `@`: groupings of it differ"
             )
         self.report.add("E215", e.span, what=what, help=f"write `{left}` or `{right}`", rewrites=[left, right])
         return False
@@ -250,7 +250,9 @@ class Typer:
         elif MATRIX in (a.axis, b.axis) and op in "+-":
             help = "only a matrix is added to a matrix: write `outer(key, value)`"
         rewrites = [f"outer({self.source(a.span)}, {self.source(b.span)})"] if {a.axis, b.axis} == {KEY, VALUE} else []
-        self.report.add("E202", span, what=f"`{op}` of {_a(a.axis)} and {_a(b.axis)}", help=help, rewrites=rewrites)
+        self.report.add(
+            "E202", span, what=f"`{op}` of {named(a.axis)} and {named(b.axis)}", help=help, rewrites=rewrites
+        )
         return None
 
     def contract(self, a: Expr, b: Expr, span: Span) -> Expr | None:
@@ -263,7 +265,7 @@ class Typer:
         self.report.add(
             "E202",
             span,
-            what=f"`@` of {_a(a.axis)} and {_a(b.axis)}: they share {'no axis' if not shared else 'two axes'}",
+            what=f"`@` of {named(a.axis)} and {named(b.axis)}: they share {'no axis' if not shared else 'two axes'}",
             help="a product with a scalar is written `*`"
             if scalar
             else "`@` sums over the one axis that both sides share",
@@ -313,7 +315,7 @@ class Typer:
             axis, wanted = None, "one key and one value vector"
         elif fn == "unit":
             if axis in (SCALAR, MATRIX):
-                self.report.add("E211", span, what=f"`unit` of {_a(axes[0])}; it takes a vector")
+                self.report.add("E211", span, what=f"`unit` of {named(axes[0])}; it takes a vector")
                 return None
         elif fn == "rotate":
             axis = KEY if axes[0] is KEY and axes[1] in (PAIR, SCALAR) else None
@@ -323,7 +325,7 @@ class Typer:
             wanted = "equal axes, or a vector and a scalar"
         if axis is None:
             self.report.add(
-                "E202", span, what=f"`{fn}` of {_a(axes[0])} and {_a(axes[1])}", help=f"`{fn}` takes {wanted}"
+                "E202", span, what=f"`{fn}` of {named(axes[0])} and {named(axes[1])}", help=f"`{fn}` takes {wanted}"
             )
             return None
         return Call(fn, args, axis, span)
@@ -411,8 +413,9 @@ def _joined(op: str, a: Axis, b: Axis) -> Axis | None:
     return large if small is SCALAR and large is not MATRIX else None
 
 
-def _a(axis: Axis) -> str:
-    return {SCALAR: "a scalar", KEY: "a key", VALUE: "a value", PAIR: "a pair", MATRIX: "a matrix"}[axis]
+def named(axis: Axis) -> str:
+    """The axis of a value in words."""
+    return {SCALAR: "a scalar", MATRIX: "a matrix"}.get(axis, f"a {axis.value} vector")
 
 
 def _kind(entry: Entry) -> str:

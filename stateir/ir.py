@@ -235,6 +235,16 @@ class Rule:
     text: str = field(default="", compare=False)
 
     @property
+    def arguments(self) -> tuple[Input | Param, ...]:
+        """What the caller gives: the inputs, then the params."""
+        return (*self.inputs, *self.params)
+
+    @property
+    def declared(self) -> tuple[Input | Param | State, ...]:
+        """Every declared name, S among the states."""
+        return (*self.inputs, *self.params, *self.states)
+
+    @property
     def read(self) -> Read:
         return next(line for line in self.lines if isinstance(line, Read))
 

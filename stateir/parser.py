@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
-from functools import cache
-from pathlib import Path
+import re
 from typing import Any
 
-from lark import Lark, Token, Tree
+from lark import Token, Tree
 from lark.exceptions import UnexpectedInput
 
 from . import syntax as syn
 from .diagnostics import Diagnostic
 from .errors import diagnostic
 from .ir import Span
+from .tables import grammar
 
 MAX_CHARACTERS = 200_000
 MAX_LINES = 1_000
 MAX_DEPTH = 100
 
-
-@cache
-def grammar() -> Lark:
-    text = Path(__file__).with_name("grammar.lark").read_text(encoding="utf-8")
-    return Lark(
-        text, parser="lalr", lexer="contextual", start=["start", "header", "statement"], propagate_positions=True
-    )
+_WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+_CODE = re.compile(r'(?:"[^"\n]*"|[^#])*')
 
 
-class TooDeep(Exception):
-    """An expression nests deeper than MAX_DEPTH; the later stages, which recurse, never see it."""
+def code_of(line: str) -> str:
+    """A line without its comment, white space kept."""
+    match = _CODE.match(line)
+    return match[0] if match else ""
 
-    def __init__(self, span: Span) -> None:
-        self.span = span
+
+def defined(line: str) -> list[str]:
+    """The names that a line, broken or not, means to define; for a read also `read` itself."""
+    words = _WORD.findall(code_of(line))
+    if words[:1] and words[0] in ("input", "param", "state"):
+        return words[1:]
+    return words[:2] if words[:1] == ["read"] else words[1:2]
+
+
+class Malformed(Exception):
+    """What lark accepts and the language does not: nesting beyond MAX_DEPTH, which would exhaust the stages that recurse,
+    and an attribute given twice."""
+
+    def __init__(self, diagnostic: Diagnostic) -> None:
+        self.diagnostic = diagnostic
 
 
 def parse_text(text: str) -> tuple[syn.File | None, list[Diagnostic]]:
@@ -62,7 +72,7 @@ def parse_text(text: str) -> tuple[syn.File | None, list[Diagnostic]]:
         statements += made
         if error is not None:
             found.append(error)
-            broken.add(str(next(node.scan_values(lambda t: t.type == "NAME"))))
+            broken.update(defined(text.split("\n")[error.span.line - 1]))
     name, title, span = heading(header, 0)
     return syn.File(name, title, tuple(statements), frozenset(broken), span), found
 
@@ -73,12 +83,11 @@ def heading(tree: Tree[Token], above: int) -> tuple[str, str, Span]:
 
 
 def statement(tree: Tree[Token], above: int) -> tuple[list[syn.Statement], Diagnostic | None]:
-    """The statements of one line (a declaration line has several), or the error that its nesting is."""
+    """The statements of one line (a declaration line has several), or its error."""
     try:
         return _Converter(above).statement(tree), None
-    except TooDeep as deep:
-        limit = f"{MAX_DEPTH} levels; name parts of it with `let`"
-        return [], diagnostic("E005", deep.span, what="an expression nested this deep", limit=limit)
+    except Malformed as error:
+        return [], error.diagnostic
 
 
 def _span(node: Any, above: int) -> Span:
@@ -117,11 +126,17 @@ class _Converter:
     def declare(self, kind: str, tree: Any, first: bool) -> syn.Declare:
         name, size, axis, *attrs, start = tree.children
         unit = fixed = bounds = None
+        kinds: set[str] = set()
         for attr in attrs:
             head = attr.children[0]
-            if head.type == "UNIT":
+            kind_of = head.lower() if head.type in ("UNIT", "FIXED") else "in"
+            if kind_of in kinds:
+                found = f"a second `{kind_of}`"
+                raise Malformed(diagnostic("E001", self.span(attr), expected=f"one `{kind_of}`", found=found))
+            kinds.add(kind_of)
+            if kind_of == "unit":
                 unit = self.span(head)
-            elif head.type == "FIXED":
+            elif kind_of == "fixed":
                 fixed = self.span(head)
             else:
                 left, lo, hi, right = attr.children
@@ -141,18 +156,20 @@ class _Converter:
 
     def place(self, tree: Any) -> syn.Place:
         span, parts = self.span(tree), tree.children
+        written = "".join(part for part in parts if part is not None)
         if parts[0].type == "INT":
-            return syn.Place(None, _whole(parts[0]), span)
+            return syn.Place(None, _whole(parts[0]), written, span)
         name, sign, offset = (*parts, None, None)[:3]
         if offset is None:
-            return syn.Place(str(name), 0, span)
-        return syn.Place(str(name), _whole(offset) * (1 if sign == "+" else -1), span)
+            return syn.Place(str(name), 0, written, span)
+        return syn.Place(str(name), _whole(offset) * (1 if sign == "+" else -1), written, span)
 
     def expr(self, tree: Any, depth: int = 1) -> syn.Expr:
         """`depth` is that of the typed expression, where a run of n operands is a tree of n - 1 levels."""
         span, parts = self.span(tree), tree.children
         if depth > MAX_DEPTH:
-            raise TooDeep(span)
+            limit = f"{MAX_DEPTH} levels"
+            raise Malformed(diagnostic("E005", span, what="an expression nested this deep", limit=limit))
         match tree.data:
             case "num":
                 return syn.Number(str(parts[0]), span)

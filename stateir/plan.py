@@ -9,6 +9,7 @@ elementwise work of the order of the bytes and is left out.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .ir import Axis, Expr, Prev, Rule, walk
@@ -92,7 +93,10 @@ def carried(rule: Rule) -> tuple[str, ...]:
         for e in walk(line.value):
             if isinstance(e, Prev):
                 back[e.of.name] = max(back.get(e.of.name, 0), e.n)
-    return (*(s.name for s in rule.states), *(f"the last {n} of {name}" for name, n in back.items()))
+    return (
+        *(s.name for s in rule.states),
+        *(f"the last {n} {name}" if n > 1 else f"the last {name}" for name, n in back.items()),
+    )
 
 
 def _cost_class(decay: Axis | None, erases: int) -> str:
@@ -160,8 +164,8 @@ def _cost(nf: NormalForm, core: Core, erases: int, products: int, shape: Shape) 
     return Cost(inputs + output, 2 * inputs + output, chunk, step, state)
 
 
-def describe(p: Plan) -> list[tuple[str, str]]:
-    """The plan as (what, how) lines."""
+def describe(p: Plan, backends: Mapping[str, str | None]) -> list[tuple[str, str]]:
+    """The plan as (what, how) lines. `backends`: by name None, or why the rule does not have it."""
     s, c = p.shape, p.cost
     rows = "1 row" if p.rows == 1 else f"{p.rows} rows"
     lines = [
@@ -180,4 +184,10 @@ def describe(p: Plan) -> list[tuple[str, str]]:
     if p.largest_exponent > 0:
         grows = f"a decay may exceed one: exponents up to {p.largest_exponent:.4g} a chunk"
         lines.append(("growth", f"{grows}, {'finite' if p.largest_exponent < 80 else 'too large'} in fp32"))
-    return lines
+    return lines + describe_backends(backends)
+
+
+def describe_backends(backends: Mapping[str, str | None]) -> list[tuple[str, str]]:
+    """Which backends there are, and why not the others."""
+    has = ", ".join(name for name, lack in backends.items() if lack is None)
+    return [("backends", has), *((f"no {name}", lack) for name, lack in backends.items() if lack is not None)]

@@ -43,7 +43,7 @@ def prove_rule(nf: NormalForm, core: Core) -> list[Proof]:
 
 def key_dimension(rule: Rule) -> int:
     """3, or 4 for a rule with pairs of key channels."""
-    has_pairs = any(x.axis is Axis.PAIR for x in (*rule.inputs, *rule.params, *rule.states))
+    has_pairs = any(x.axis is Axis.PAIR for x in rule.declared)
     return 4 if has_pairs else 3
 
 

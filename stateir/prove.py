@@ -57,7 +57,7 @@ def prove(a: Rule, b: Rule, replace: Mapping[Name, Expr] | None = None, state_on
 
 def _declared(rule: Rule) -> dict[Name, Axis]:
     out: dict[Name, Axis] = {}
-    for x in (*rule.inputs, *rule.params, *rule.states):
+    for x in rule.declared:
         size = getattr(x, "size", None)
         for index in [None] if size is None else range(size):
             out[x.name, index] = x.axis
@@ -139,7 +139,7 @@ def _equal(algebra: Algebra, a: Rule, b: Rule, replace: Mapping[Name, Expr], sta
     token_b = Token(algebra, b)
     token_a = _Replaced(algebra, a, token_b, b, replace)
     for rule, names in ((b, token_b), (a, token_a)):
-        for x in (*rule.inputs, *rule.params):
+        for x in rule.arguments:
             if x.unit and (rule is b or (x.name, None) not in _declared(b)):
                 for index in [None] if x.size is None else range(x.size):
                     vector = names.lookup(Ref(x.name, x.axis, index))

@@ -47,9 +47,7 @@ class Ranges:
     """
 
     def __init__(self, rule: Rule) -> None:
-        self._declared: dict[str, Input | Param | State] = {
-            d.name: d for d in (*rule.inputs, *rule.params, *rule.states)
-        }
+        self._declared: dict[str, Input | Param | State] = {d.name: d for d in rule.declared}
         self._values: dict[tuple[str, int], tuple[Interval, float, bool]] = {}
         self._memo: dict[int, tuple[Expr, Interval]] = {}
         versions: Counter[str] = Counter()

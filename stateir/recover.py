@@ -13,9 +13,7 @@ from . import syntax as syn
 from .diagnostics import Diagnostic
 from .errors import diagnostic
 from .ir import Span
-
-_CODE = re.compile(r'(?:"[^"]*"|[^#])*')
-_WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+from .tables import grammar
 
 _TERMINALS = {
     "KIND": "`input`, `param` or `state`",
@@ -23,12 +21,12 @@ _TERMINALS = {
     "ASSIGN": "`=`, `+=` or `-=`",
     "UNIT": "`unit`",
     "FIXED": "`fixed`",
-    "IN": "`in`",
-    "FOR": "`for`",
-    "RULE": "`rule`",
-    "LET": "`let`",
-    "UPDATE": "`update`",
-    "READ": "`read`",
+    "_IN": "`in`",
+    "_FOR": "`for`",
+    "_RULE": "`rule`",
+    "_LET": "`let`",
+    "_UPDATE": "`update`",
+    "_READ": "`read`",
     "LPAR": "`(`",
     "RPAR": "`)`",
     "LSQB": "`[`",
@@ -65,8 +63,7 @@ def parse_lines(text: str) -> tuple[syn.File | None, list[Diagnostic]]:
     broken: set[str] = set()
     head: tuple[str, str, Span] | None = None
     for above, raw in enumerate(text.split("\n")):
-        match = _CODE.match(raw)
-        code = (match[0] if match else raw).rstrip()
+        code = parser.code_of(raw).rstrip()
         if not code.strip():
             continue
         is_rule = re.match(r"\s*rule\b", code) is not None
@@ -88,35 +85,25 @@ def parse_lines(text: str) -> tuple[syn.File | None, list[Diagnostic]]:
             )
             head = ("rule", "", span)
         try:
-            tree: Any = parser.grammar().parse(code, start="header" if is_rule else "statement")
+            tree: Any = grammar().parse(code, start="header" if is_rule else "statement")
         except UnexpectedInput as error:
             found.append(_in_words(error, code, above))
-            broken.update(_defined(code))
+            broken.update(parser.defined(code))
             if is_rule:
                 head = ("rule", "", span)
             continue
         if is_rule:
             head = parser.heading(tree, above)
             continue
-        made, too_deep = parser.statement(tree, above)
+        made, malformed = parser.statement(tree, above)
         statements += made
-        if too_deep is not None:
-            found.append(too_deep)
-            broken.update(_defined(code))
+        if malformed is not None:
+            found.append(malformed)
+            broken.update(parser.defined(code))
     if head is None:
         found.append(diagnostic("E001", Span(1, 1, 1), expected='a line `rule NAME "title"`', found="an empty text"))
         return None, found
     return syn.File(head[0], head[1], tuple(statements), frozenset(broken), head[2]), found
-
-
-def _defined(code: str) -> list[str]:
-    """The names that a broken line meant to define, and `update S`, `read` themselves."""
-    words = _WORD.findall(code)
-    if words[:1] and words[0] in ("input", "param", "state"):
-        return words[1:]
-    if words[:1] == ["read"]:
-        return ["read", *words[1:2]]
-    return words[1:2]
 
 
 def _in_words(error: UnexpectedInput, code: str, above: int) -> Diagnostic:
@@ -144,7 +131,7 @@ def _in_words(error: UnexpectedInput, code: str, above: int) -> Diagnostic:
 def _expected(allowed: set[str]) -> str:
     """The allowed terminals in words, whole groups by their meaning."""
     words: list[str] = []
-    if {"KIND", "LET", "UPDATE"} <= allowed:
+    if {"KIND", "_LET", "_UPDATE"} <= allowed:
         return "`input`, `param`, `state`, `let`, `update` or `read`"
     if {"NUMBER", "NAME", "LPAR"} <= allowed:
         words.append("an expression")

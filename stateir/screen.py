@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from .plan import describe
+from .plan import describe, describe_backends
 from .stability import Fact
 from .summary import Name, Summary
 
@@ -31,7 +31,7 @@ def _lines(s: Summary) -> Iterator[str]:
     yield f"{s.rule}: {s.title}" if s.title else s.rule
     yield from _section("names", [(n.name + ("" if n.size is None else f"[{n.size}]"), _claims(n)) for n in s.names])
     if s.normal_form is None or s.plan is None:
-        yield from _section("normal form", [("none", "matrix states beside S: the step reference only")])
+        yield from _section("normal form", [("none", "matrix states beside S"), *describe_backends(s.backends)])
         return
     yield ""
     yield "normal form"
@@ -39,7 +39,7 @@ def _lines(s: Summary) -> Iterator[str]:
     verdicts = {True: "proved", False: "FAILED"}
     yield from _section("proofs", [(verdicts[p.holds], f"{p.claim} ({p.seconds:.2f} s)") for p in s.proofs])
     yield from _section("stability", [row for f in s.stability for row in _fact(f)])
-    yield from _section("plan", describe(s.plan))
+    yield from _section("plan", describe(s.plan, s.backends))
 
 
 def _fact(f: Fact) -> Iterator[tuple[str, str]]:

@@ -84,7 +84,7 @@ class _Transition:
         rows = [r for r in self.nf.rows if r.e is not None]
         if not rows:
             return ("the decays are at most 1",) * 2
-        for x in (*self.nf.rule.inputs, *self.nf.rule.params):
+        for x in self.nf.rule.arguments:
             if x.unit and x.size is None:
                 self.algebra.unit_norm(self.algebra.fresh(x.axis, x.name, None, 0, self._tag(x.name)))
         norm = None
@@ -146,7 +146,7 @@ class _Transition:
         dot = dot.rem(self.algebra.relations) if self.algebra.relations else dot
         used = {i for monomial in dot.monoms() for i, p in enumerate(monomial) if p}
         units = []
-        for x in (*self.nf.rule.inputs, *self.nf.rule.params):
+        for x in self.nf.rule.arguments:
             if x.unit and x.size is None:
                 keys = [(x.name, None, 0, self._tag(x.name), i) for i in range(self.algebra.length(x.axis))]
                 vector = [self.algebra.known[k] for k in keys if k in self.algebra.known]
@@ -181,7 +181,7 @@ class _Transition:
 
     def _symbol_range(self, generator: int) -> Interval:
         key: Any = next(k for k, i in self.algebra.known.items() if i == generator)
-        declared = {x.name: x for x in (*self.nf.rule.inputs, *self.nf.rule.params)}
+        declared = {x.name: x for x in self.nf.rule.arguments}
         if key[0] in declared:
             x = declared[key[0]]
             if x.range is not None:
@@ -218,7 +218,7 @@ def _search(rule: Rule, measure: Any, tries: int = 400, climbs: int = 600) -> tu
         candidate = draw(rule, rng, dims, ends=True)
         if (found := at(candidate)) > best:
             best, values = found, candidate
-    declared = {x.name: x for x in (*rule.inputs, *rule.params, *rule.states)}
+    declared = {x.name: x for x in rule.declared}
     for step in range(climbs):
         candidate = dict(values)
         size = 0.3 * 0.99**step

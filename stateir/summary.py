@@ -10,7 +10,7 @@ from .affine import normal_form
 from .core import core
 from .ir import Axis, Input, Interval, Param, Rule, State
 from .notation import expression
-from .plan import Plan, Shape, plan
+from .plan import Plan, plan
 from .proofs import Proof, prove_rule
 from .stability import Fact, stability
 from .unicode import normal_form as written
@@ -40,6 +40,7 @@ class Summary:
     proofs: tuple[Proof, ...]
     stability: tuple[Fact, ...]
     plan: Plan | None
+    backends: dict[str, str | None]
     seconds: float
 
     @property
@@ -61,8 +62,8 @@ class Summary:
         return {**out, "sound": self.sound}
 
 
-def summarise(rule: Rule, shape: Shape | None = None) -> Summary:
-    """Checks a parsed rule. RuleError where its updates have no normal form."""
+def summarise(rule: Rule, backends: dict[str, str | None]) -> Summary:
+    """Checks a parsed rule. `backends`: by name None, or why the rule does not have it."""
     start = time.perf_counter()
     nf = normal_form(rule)
     form = None if nf is None else core(nf)
@@ -70,11 +71,12 @@ def summarise(rule: Rule, shape: Shape | None = None) -> Summary:
     return Summary(
         rule=rule.name,
         title=rule.title,
-        names=tuple(_name(x) for x in (*rule.inputs, *rule.params, *rule.states)),
+        names=tuple(_name(x) for x in rule.declared),
         normal_form=None if nf is None else written(nf),
         proofs=proofs,
         stability=tuple(stability(nf)) if nf is not None else (),
-        plan=None if nf is None or form is None else plan(nf, form, shape),
+        plan=None if nf is None or form is None else plan(nf, form),
+        backends=backends,
         seconds=time.perf_counter() - start,
     )
 

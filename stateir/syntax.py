@@ -25,10 +25,11 @@ class Name:
 
 @dataclass(frozen=True)
 class Place:
-    """A whole number known at compile time: `offset`, or the value of `name` plus `offset`."""
+    """A whole number known at compile time: `offset`, or the value of `name` plus `offset`; `text` as written."""
 
     name: str | None
     offset: int
+    text: str
     span: Span = field(default=NOWHERE, compare=False)
 
 

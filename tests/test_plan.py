@@ -52,7 +52,7 @@ def test_flops_of_the_cheapest_rule() -> None:
 
 
 def test_what_is_carried_besides_s() -> None:
-    assert carried(load("mamba3")) == ("S", "a", "the last 1 of B", "the last 1 of x")
+    assert carried(load("mamba3")) == ("S", "a", "the last B", "the last x")
 
 
 def test_a_decay_above_one_states_its_largest_exponent() -> None:
@@ -64,6 +64,6 @@ def test_a_decay_above_one_states_its_largest_exponent() -> None:
     assert nf is not None
     p = plan(nf, core(nf), Shape(chunk=64))
     assert p.largest_exponent == pytest.approx(32.0)
-    assert "32" in dict(describe(p))["growth"]
+    assert "32" in dict(describe(p, {}))["growth"]
     assert of("gdn2").largest_exponent == 0
-    assert "growth" not in dict(describe(of("gdn2")))
+    assert "growth" not in dict(describe(of("gdn2"), {}))

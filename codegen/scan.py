@@ -1,0 +1,248 @@
+"""The states beside S in the vectorised prologue: their scans over all tokens, and the look-back windows.
+
+Every version of such a state that the prologue uses becomes a tensor over all tokens: version 0 is the scan's result
+shifted by a token, the last is the scan's result, and those between follow from version 0 by the rule's own lines.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from stateir.ir import Axis, Expr, Let, Num, Prev, Ref, Rule, State, Update, children, rebuild, walk
+from stateir.scans import Scan, scans
+
+from .carried import prev_windows
+from .expr import Scope, element, torch_text
+from .text import assignment, call, expanded, line_comment, varies
+
+LEADING = ("B", "T", "H")
+
+# The scan's association depends on the place within a chunk alone, so a run split at a chunk's end has the same bits.
+_SCAN = '''
+def {name}(a: Tensor, b: Tensor, start: Tensor, chunk: int) -> Tensor:
+    """{what} for every token: [B, 1 + T, H, ...], with `start` first."""
+    T = b.shape[1]
+    if T == 0:
+        return start[:, None]
+    chunk = max(1, min(chunk, T))
+    pad = -T % chunk
+    a = torch.cat((a, torch.full_like(a[:, :1], {one}).expand(-1, pad, *a.shape[2:])), 1).unflatten(1, (-1, chunk))
+    b = torch.cat((b, torch.full_like(b[:, :1], {zero}).expand(-1, pad, *b.shape[2:])), 1).unflatten(1, (-1, chunk))
+    factors, values = [a[:, :, 0]], [b[:, :, 0]]
+    for i in range(1, chunk):
+        factors.append({factor})
+        values.append({value})
+    carried = [start]
+    for n in range(a.shape[1]):
+        carried.append({carry})
+    before = torch.stack(carried[:-1], 1)[:, :, None]
+    inside = {inside}
+    return torch.cat((start[:, None], inside.flatten(1, 2)[:, :T]), 1)
+'''
+
+
+def _scan_helper(name: str, what: str, one: str, zero: str, act: Callable[[str, str, str], str], join: str) -> str:
+    return _SCAN.format(
+        name=name,
+        what=what,
+        one=one,
+        zero=zero,
+        factor=f"a[:, :, i] {join} factors[-1]",
+        value=act("a[:, :, i]", "values[-1]", "b[:, :, i]"),
+        carry=act("factors[-1][:, n]", "carried[-1]", "values[-1][:, n]"),
+        inside=act("torch.stack(factors, 2)", "before", "torch.stack(values, 2)"),
+    )
+
+
+SCANS: dict[str, tuple[str, str, float, float]] = {
+    "affine": (
+        "affine_scan",
+        _scan_helper("affine_scan", "z = a * z + b", "1", "0", lambda a, z, b: f"{a} * {z} + {b}", "*"),
+        1.0,
+        0.0,
+    ),
+    "max-plus": (
+        "max_plus_scan",
+        _scan_helper(
+            "max_plus_scan",
+            "m = max(m + a, b)",
+            "0",
+            "-torch.inf",
+            lambda a, m, b: f"torch.maximum({m} + {a}, {b})",
+            "+",
+        ),
+        0.0,
+        -math.inf,
+    ),
+}
+
+
+class Demand:
+    """Writes the statements of a prologue on demand: a let, a state or a window once something needs it.
+
+    `body` collects the statements, `varying` the names that have the dimensions of a sequence, `carried` what goes on
+    to the next call, `helpers` the scans that the text calls. `state` and `chunk` are the names of those arguments.
+    """
+
+    def __init__(self, rule: Rule, scope: Scope, state: str, chunk: str) -> None:
+        self.rule, self.scope, self.state, self.chunk = rule, scope, state, chunk
+        self.body: list[str] = []
+        self.carried: dict[str, str] = {}
+        self.helpers: dict[str, str] = {}
+        self.states = {s.name: s for s in rule.states if s.axis is not Axis.MATRIX}
+        self.varying = {i.name for i in rule.inputs} | set(self.states)
+        self.groups = {name: scan for scan in scans(rule) for name in scan.states}
+        self.updates = {n: [x for x in rule.lines if isinstance(x, Update) and x.state == n] for n in self.states}
+        self.windows = prev_windows(rule)
+        self.back: dict[tuple[str, int], str] = {}
+        self.versions: dict[tuple[str, int], str] = {}
+        self.results: dict[str, str] = {}
+        self.done: set[str] = set()
+        scope.prev = self._look_back
+        scope.state = lambda ref: self.versions.get((ref.name, ref.version))
+
+    def need(self, e: Expr, within: Sequence[str] = ()) -> None:
+        """Write what e needs before it can be written itself; the states `within` are there already."""
+        for x in walk(e):
+            if isinstance(x, Ref) and x.name in self.rule.lets:
+                self._need_let(x.name)
+            elif isinstance(x, Ref) and x.name in self.states and x.name not in within:
+                self._need_version(x)
+            elif isinstance(x, Prev):
+                self._need_window(x)
+
+    def need_carried(self) -> None:
+        """Write whatever goes on to the next call, used in this one or not."""
+        for name in self.states:
+            self._need_state(name)
+        for name in self.windows:
+            self._need_past(name)
+
+    def _need_let(self, name: str) -> None:
+        if name in self.done:
+            return
+        self.done.add(name)
+        line = next(x for x in self.rule.lines if isinstance(x, Let) and x.name == name)
+        self.need(line.value)
+        text = assignment(self.scope.names[name], torch_text(line.value, self.scope))
+        self.body += [line_comment(self.rule, line), text]
+        if varies(line.value, self.varying):
+            self.varying.add(name)
+
+    def _need_past(self, name: str) -> str:
+        """The window before the sequence and the sequence, joined; what is left at its end is carried."""
+        past = f"{self.scope.names[name]}_past"
+        if name not in self.done:
+            self.done.add(name)
+            self.scope.used |= {"B", "T", "H"}
+            window = f'{self.state}["prev.{name}"]'
+            self.body.append(f"{past} = torch.cat(({window}, {self.scope.names[name]}), 1)")
+            self.carried[f"prev.{name}"] = f"{past}[:, {self.scope.fresh('T')}:]"
+        return past
+
+    def _need_window(self, e: Prev) -> None:
+        key = (e.of.name, e.n)
+        if key not in self.back:
+            past = self._need_past(e.of.name)
+            self.back[key] = self.scope.new(f"{self.scope.names[e.of.name]}_back{e.n}")
+            first, T = self.windows[e.of.name] - e.n, self.scope.fresh("T")
+            piece = f"[:, {first} : {first} + {T}]" if first else f"[:, :{T}]"
+            self.body.append(f"{self.back[key]} = {past}{piece}")
+
+    def _look_back(self, e: Prev) -> str:
+        return element(self.back[e.of.name, e.n], e.axis, e.of.index)
+
+    def _need_version(self, ref: Ref) -> None:
+        self._need_state(ref.name)
+        if (ref.name, ref.version) in self.versions:
+            return
+        updates = self.updates[ref.name]
+        target = self.scope.new(f"{self.scope.names[ref.name]}_{ref.version}")
+        if ref.version in (0, len(updates)):
+            piece = "[:, :-1]" if ref.version == 0 else "[:, 1:]"
+            self.body.append(f"{target} = {self.results[ref.name]}{piece}")
+        else:
+            line = updates[ref.version - 1]
+            self.need(line.value)
+            text = self._over_tokens(line.value, self.states[ref.name])
+            self.body += [line_comment(self.rule, line), assignment(target, text)]
+        self.versions[ref.name, ref.version] = target
+
+    def _need_state(self, name: str) -> None:
+        if name in self.results:
+            return
+        scan = self.groups[name]
+        self.results |= self._sequential(scan) if scan.kind == "sequential" else {name: self._parallel(scan)}
+        self.carried |= {state: f"{self.results[state]}[:, -1]" for state in scan.states}
+
+    def _over_tokens(self, e: Expr, state: State) -> str:
+        """The text of e over all tokens, in the shape of the state."""
+        text = torch_text(e, self.scope, state.axis)
+        if not varies(e, self.varying):
+            return expanded(text, e, state.axis, self.rule, self.scope, LEADING)
+        return text
+
+    def _parallel(self, scan: Scan) -> str:
+        """A scan by chunks; the name of its result."""
+        (name,) = scan.states
+        helper, definition, one, zero = SCANS[scan.kind]
+        self.helpers[helper] = definition
+        a, b = scan.a or Num(one), scan.b or Num(zero)
+        self.need(a)
+        self.need(b)
+        texts = [self._over_tokens(x, self.states[name]) for x in (a, b)]
+        target = self.scope.new(f"{self.scope.names[name]}_all")
+        self.body += [line_comment(self.rule, line) for line in self.updates[name]]
+        self.body.append(call(f"{target} = {helper}", [*texts, f'{self.state}["{name}"]', self.chunk]))
+        return target
+
+    def _sequential(self, scan: Scan) -> dict[str, str]:
+        """The states' own lines, token by token; the names of their values over all tokens, the start first."""
+        lines = [x for x in self.rule.lines if isinstance(x, Update) and x.state in scan.states]
+        values = [self._open(x.value, scan.states) for x in lines]
+        for value in values:
+            self.need(value, within=scan.states)
+        t = self.scope.new("t")
+        now = {
+            (n, v): self.scope.new(f"{self.scope.names[n]}_now{v or ''}")
+            for n in scan.states
+            for v in range(len(self.updates[n]) + 1)
+        }
+        every = {n: self.scope.new(f"{self.scope.names[n]}_all") for n in scan.states}
+
+        def at_token(ref: Ref) -> str | None:
+            if (ref.name, ref.version) in now:
+                return now[ref.name, ref.version]
+            over = self.versions.get((ref.name, ref.version))
+            return None if over is None else f"{over}[:, {t}]"
+
+        names = {n: f"{x}[:, {t}]" if n in self.varying else x for n, x in self.scope.names.items()}
+        scope = replace(self.scope, names=names, state=at_token)
+        scope.prev = lambda e: element(f"{self.back[e.of.name, e.n]}[:, {t}]", e.axis, e.of.index)
+        self.scope.used |= {"B", "T", "H"}
+        for n in scan.states:
+            self.body += [f'{now[n, 0]} = {self.state}["{n}"]', f"{every[n]} = [{now[n, 0]}]"]
+        self.body.append(f"for {t} in range({self.scope.fresh('T')}):")
+        counts = dict.fromkeys(scan.states, 0)
+        for line, value in zip(lines, values, strict=True):
+            counts[line.state] += 1
+            text = torch_text(value, scope, self.states[line.state].axis)
+            target = now[line.state, counts[line.state]]
+            self.body += [
+                f"    {line_comment(self.rule, line)}",
+                f"    {target} = ({text}).expand_as({now[line.state, 0]})",
+            ]
+        self.body += [f"    {now[n, 0]} = {now[n, counts[n]]}" for n in scan.states]
+        self.body += [f"    {every[n]}.append({now[n, 0]})" for n in scan.states]
+        self.body += [f"{every[n]} = torch.stack({every[n]}, 1)" for n in scan.states]
+        return every
+
+    def _open(self, e: Expr, states: Sequence[str]) -> Expr:
+        """e with the lets that depend on one of the states replaced by their values."""
+        if isinstance(e, Ref) and e.name in self.rule.lets:
+            value = self._open(self.rule.lets[e.name], states)
+            return value if any(isinstance(x, Ref) and x.name in states for x in walk(value)) else e
+        below = children(e)
+        return rebuild(e, tuple(self._open(x, states) for x in below)) if below else e

@@ -1,0 +1,65 @@
+"""Diagnostics as a person reads them, under the line of text they speak of, and as JSON."""
+
+from __future__ import annotations
+
+import json
+
+from .diagnostics import Diagnostic, RuleError
+
+MAX_SHOWN = 20
+_WINDOW = 160
+
+
+def render(error: RuleError) -> str:
+    """Every finding of a refused text, in the order of the text."""
+    return render_all(error.diagnostics, error.text, error.filename)
+
+
+def render_all(found: list[Diagnostic], text: str, filename: str) -> str:
+    """Findings under their lines; beyond MAX_SHOWN only their number."""
+    lines = text.split("\n")
+    shown = [_one(d, lines, filename) for d in found[:MAX_SHOWN]]
+    if len(found) > MAX_SHOWN:
+        shown.append(f"... and {len(found) - MAX_SHOWN} more")
+    return "\n\n".join(shown)
+
+
+def to_json(error: RuleError) -> str:
+    """The findings as a JSON list; lines and columns count from 1, `end` is the column after the last character."""
+    return json.dumps([_record(d, error.filename) for d in error.diagnostics], indent=2, ensure_ascii=False)
+
+
+def _record(d: Diagnostic, filename: str) -> dict[str, object]:
+    place = {"file": filename, "line": d.span.line, "column": d.span.column, "end": d.span.end}
+    return {
+        "code": d.code,
+        "severity": _severity(d),
+        **place,
+        "message": d.message,
+        "help": d.help,
+        "suggestion": d.suggestion,
+    }
+
+
+def _severity(d: Diagnostic) -> str:
+    return "warning" if d.code.startswith("W") else "error"
+
+
+def _one(d: Diagnostic, lines: list[str], filename: str) -> str:
+    out = [f"{_severity(d)}[{d.code}]: {d.message}", f" --> {filename}:{d.span.line}:{d.span.column}"]
+    if 1 <= d.span.line <= len(lines):
+        out += _quoted(lines[d.span.line - 1], d.span.column, d.span.end)
+    if d.help is not None:
+        out.append(f"  = help: {d.help}")
+    if d.suggestion is not None:
+        out.append(f"  = try: {d.suggestion}")
+    return "\n".join(out)
+
+
+def _quoted(line: str, column: int, end: int) -> list[str]:
+    """The line and carets under its culprit. A tab is one column here, as in spans; a very long line is cut."""
+    start = max(0, column - 1 - _WINDOW // 2) if len(line) > _WINDOW else 0
+    shown = "".join(c if c.isprintable() else " " for c in line[start : start + _WINDOW]).rstrip()
+    width = max(1, min(end, start + _WINDOW + 1) - column)
+    before, after = ("..." if start else ""), ("..." if start + _WINDOW < len(line) else "")
+    return [f"  | {before}{shown}{after}", "  | " + " " * (len(before) + column - 1 - start) + "^" * width]

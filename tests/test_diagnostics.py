@@ -1,0 +1,146 @@
+"""Several errors of a text: each at its place, each under its line, none the follow-up of another."""
+
+import json
+import pickle
+
+import pytest
+from language_cases import CASES, H, R, U
+
+import stateir
+from stateir.compile_text import compile_text
+from stateir.ir import Span
+from stateir.render import MAX_SHOWN, render, to_json
+
+SEVERAL = """\
+rule several "Six errors"   # and a comment
+input  q: key, k: key, v: value
+input  b: kee
+let    a = b * q +
+\tlet    n = kk @ k
+update S += outer(k + v, v - b * k @ S)
+update S  = tanh(S) * exq(1)
+update z += n
+read   o = a + log(k) @ S
+"""
+
+
+def places(text: str) -> list[tuple[str, int, int, int]]:
+    return [(d.code, d.span.line, d.span.column, d.span.end) for d in compile_text(text)[1]]
+
+
+def test_lines_and_columns_of_several_errors_are_exact() -> None:
+    assert places(SEVERAL) == [
+        ("E001", 3, 11, 14),
+        ("E001", 4, 19, 20),
+        ("E101", 5, 13, 15),
+        ("E202", 6, 19, 24),
+        ("E101", 7, 23, 26),
+        ("E204", 8, 8, 9),
+    ]
+
+
+def test_a_broken_name_is_not_reported_again() -> None:
+    text = H + "let a = kk\nlet b2 = a * 2\nlet c2 = b2 + a\n" + U + "read o = c2 * (q @ S)\n"
+    assert places(text) == [("E101", 3, 9, 11)]
+
+
+def test_two_errors_of_one_line_are_both_reported() -> None:
+    assert places(H + "let a = (k + v) * (q @ v)\n" + U + R) == [("E202", 3, 10, 15), ("E202", 3, 20, 25)]
+
+
+def test_a_loop_reports_its_line_once() -> None:
+    text = H + "input a[3]: key\nupdate S += outer(a[i] + v, v) for i in 0..2\n" + R
+    assert places(text) == [("E202", 4, 19, 27)]
+
+
+def test_an_expression_of_several_tokens_has_the_span_of_all() -> None:
+    rule = stateir.parse(H + "let  a = -(k @ q) * 2 / dim(key)\n" + U + R)
+    assert rule.lines[0].span == Span(3, 1, 33)
+    assert rule.lines[0].value.span == Span(3, 10, 33)
+
+
+def test_the_rendering_is_the_documented_one() -> None:
+    text = "rule x\ninput q: key, k: key, v: value\n\n\n" + "update S += outer(k, v - (q @ S) * (k @ S))\n" + R
+    with pytest.raises(stateir.RuleError) as caught:
+        stateir.parse(text, "my.rule")
+    assert str(caught.value).splitlines()[:4] == [
+        "error[E302]: not affine in S: product of two expressions that both contain S",
+        " --> my.rule:5:26",
+        "  | update S += outer(k, v - (q @ S) * (k @ S))",
+        "  |                          ^^^^^^^^^^^^^^^^^",
+    ]
+
+
+def test_carets_stand_under_the_culprit_after_tabs_and_in_long_lines() -> None:
+    for text in (
+        H + "\tlet\ta = kk\n" + U + R,
+        H + "let a = " + "k + " * 60 + "kk + " + "+ ".join(["k "] * 20) + "\n" + U + R,
+    ):
+        with pytest.raises(stateir.RuleError) as caught:
+            stateir.parse(text)
+        quoted, carets = str(caught.value).splitlines()[2:4]
+        assert [q for q, c in zip(quoted, carets, strict=False) if c == "^"] == ["k", "k"]
+
+
+def test_many_errors_are_cut_with_their_number() -> None:
+    error = pytest.raises(stateir.RuleError, stateir.parse, H + "let a = kk\n" * 50 + U + R).value
+    assert len(error.diagnostics) == 50
+    assert render(error).endswith(f"... and {50 - MAX_SHOWN} more")
+
+
+def test_json_has_every_finding() -> None:
+    error = pytest.raises(stateir.RuleError, stateir.parse, SEVERAL, "my.rule").value
+    records = json.loads(to_json(error))
+    assert [(r["file"], r["code"], r["line"], r["column"], r["end"]) for r in records] == [
+        ("my.rule", *place) for place in places(SEVERAL)
+    ]
+    assert {r["severity"] for r in records} == {"error"}
+
+
+def test_an_error_survives_pickling() -> None:
+    error = pytest.raises(stateir.RuleError, stateir.parse, SEVERAL, "my.rule").value
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def _applied(text: str, span: Span, new: str) -> str:
+    lines = text.split("\n")
+    line = lines[span.line - 1]
+    lines[span.line - 1] = line[: span.column - 1] + new + line[span.end - 1 :]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("text", [text for _, code, text in CASES if code])
+def test_what_is_suggested_compiles(text: str) -> None:
+    for d in compile_text(text)[1]:
+        if d.suggestion is not None:
+            fixed = compile_text(_applied(text, d.span, d.suggestion))[1]
+            assert d.code not in {x.code for x in fixed if x.span.line == d.span.line}
+
+
+@pytest.mark.parametrize(
+    ("line", "suggestion"),
+    [
+        ("update S += outer(k, v - b * k @ S)", "(b * k) @ S"),
+        ("update S += outer(k, v - w * k @ S)", None),
+        ("update S += outer(kk, v)", "k"),
+        ("update S += k * v", "outer(k, v)"),
+        ("update S += outer(k / (k @ k), v)", "max(k @ k, 1e-6)"),
+        ("update S += outer(sqrt(k), v)", "max(k, 0)"),
+        ("update S += outer(sigmod(k), v)", "sigmoid"),
+        ("update S += outer(k[1], v)", "k"),
+        ("update S += outer(c @ k, v)", "c * k"),
+    ],
+)
+def test_suggestions(line: str, suggestion: str | None) -> None:
+    assert compile_text(f"{H}{line}\n{R}")[1][0].suggestion == suggestion
+
+
+def test_both_groupings_are_named() -> None:
+    (found,) = compile_text(H + "update S += outer(k, v - w * k @ S)\n" + R)[1]
+    assert found.help == "write `(w * k) @ S` or `w * (k @ S)`"
+
+
+def test_warnings_do_not_refuse() -> None:
+    rule, found = compile_text("rule x\ninput q: key unit, v: value\nupdate S += outer(unit(q), v)\n" + R)
+    assert rule is not None
+    assert [(d.code, d.span) for d in found] == [("W102", Span(3, 19, 26))]

@@ -1,0 +1,92 @@
+"""The library's rules, and the ways to load one."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import stateir
+from stateir import library
+from stateir.ir import Axis, Neg, Num, Read, Ref, Update, walk
+
+NAMES = library.names()
+
+
+def test_the_library_is_whole() -> None:
+    assert len(NAMES) == 30
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_rule_is_accepted_under_its_name(name: str) -> None:
+    rule = stateir.load(name)
+    assert rule.name == name
+    assert rule.title
+    assert sum(isinstance(line, Read) for line in rule.lines) == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_versions_count_the_updates_above(name: str) -> None:
+    counts: dict[str, int] = {}
+    rule = stateir.load(name)
+    states = {s.name for s in rule.states}
+    for line in rule.lines:
+        for e in walk(line.value):
+            if isinstance(e, Ref):
+                assert e.version == (counts.get(e.name, 0) if e.name in states else 0)
+        if isinstance(line, Update):
+            counts[line.state] = counts.get(line.state, 0) + 1
+
+
+@pytest.mark.parametrize(("n", "updates"), [(1, 2), (2, 3), (3, 4)])
+def test_a_constant_let_may_be_replaced(n: int, updates: int) -> None:
+    rule = stateir.load("delta_product", n=n)
+    assert [x.size for x in rule.inputs if x.name == "k"] == [n]
+    assert sum(isinstance(line, Update) for line in rule.lines) == updates
+    assert (rule == stateir.load("delta_product")) == (n == 2)
+
+
+def test_a_constant_let_is_a_number_where_it_is_used() -> None:
+    head = "rule x\ninput q: key, k: key, v: value\nlet n = 1 - 3\n"
+    rule = stateir.parse(head + "update S += outer(n * k, v)\nread o = q @ S\n")
+    assert rule.lets == {}
+    assert Neg(Num(2.0), Axis.SCALAR) in set(walk(rule.lines[0].value))
+
+
+def test_what_cannot_be_replaced_is_named() -> None:
+    with pytest.raises(ValueError, match="no `let m`"):
+        stateir.load("delta_product", m=3)
+    with pytest.raises(ValueError, match="`n` of rule efla"):
+        stateir.load("efla", n=3)
+    with pytest.raises(stateir.RuleError, match="E208"):
+        stateir.load("delta_product", n=0)
+
+
+def test_an_unknown_name_is_met_with_a_near_one() -> None:
+    with pytest.raises(ValueError, match="did you mean 'gated_delta'"):
+        stateir.load("gated_delt")
+
+
+def test_a_path_is_read_and_named_in_errors(tmp_path: Path) -> None:
+    file = tmp_path / "mine.rule"
+    file.write_text("\ufeff" + stateir.load("gla").text, encoding="utf-8")
+    assert stateir.load(file) == stateir.load(str(file)) == stateir.load("gla")
+    file.write_text("rule mine\n")
+    with pytest.raises(stateir.RuleError, match="mine.rule:1:1"):
+        stateir.load(file)
+    with pytest.raises(FileNotFoundError):
+        stateir.load(tmp_path / "none.rule")
+
+
+def test_loading_a_rule_is_light() -> None:
+    """In a fresh process, without the checks that lark makes only where `interegular` is installed."""
+    code = (
+        "import sys, time; sys.modules['interegular'] = None; start = time.process_time(); import stateir;"
+        "stateir.load('qed'); print(time.process_time() - start, sorted({'torch', 'triton', 'sympy'} & set(sys.modules)))"
+    )
+    runs = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split(" ", 1)
+        for _ in range(3)
+    ]
+    assert {loaded.strip() for _, loaded in runs} == {"[]"}
+    assert min(float(seconds) for seconds, _ in runs) < 0.3
