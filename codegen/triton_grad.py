@@ -47,11 +47,11 @@ def couplings_kernel(tiles: Tiles) -> Kernel | None:
             text(f"z_{pair.name} {sign}= {product}")
     for pair in tiles.pairs:
         shape = f"{pair.left.size}, {pair.right.size}"
-        seen = f"({pair.right.token}[None, :] < {pair.left.token}[:, None])"
+        text(f"seen = {pair.right.token}[None, :] < {pair.left.token}[:, None]")
         if pair.implicit:
-            seen += f" | ({same_token(pair, pair.implicit)})"
-        value = f"tl.where({seen}, z_{pair.name}, 0.0).to(dtype)"
-        text(f"tl.store(_matrix(d{pair.name}, pid, {shape}), {value})")
+            same_token(text, pair, pair.implicit)
+            text("seen |= same")
+        text(f"tl.store(_matrix(d{pair.name}, pid, {shape}), tl.where(seen, z_{pair.name}, 0.0).to(dtype))")
         for i, j, column in pair.explicit:
             _explicit(text, tiles, pair, i, j, column)
     return text.kernel()
@@ -59,10 +59,11 @@ def couplings_kernel(tiles: Tiles) -> Kernel | None:
 
 def _explicit(text: Text, tiles: Tiles, pair: Pair, i: int, j: int, column: int) -> None:
     left = pair.left
-    live = "live" if left.slots == 1 else f"live & (tl.arange(0, {left.size}) % {left.slots} == {i})"
+    live = "live" if left.slots == 1 else f"live & ({left.slot} == {i})"
+    same_token(text, pair, [(i, j)])
     text(
         f"row, live = _locate(sequence, first + {left.token}, 0, T, H, {len(tiles.couplings)})",
-        f"coupling = tl.sum(tl.where({same_token(pair, [(i, j)])}, z_{pair.name}, 0.0), 1)",
+        f"coupling = tl.sum(tl.where(same, z_{pair.name}, 0.0), 1)",
         f"tl.store(dc + row + {column}, coupling, mask={live})",
     )
 
@@ -161,12 +162,12 @@ def _through_pairs(text: Text, tiles: Tiles) -> None:
     for pair in tiles.pairs:
         left, right, d = pair.left, pair.right, f"d{pair.name}_tile"
         if tiles.decay == "scalar":
-            forward = f"_between(decay, {left.end}, {right.token}, tau, {right.token}[None, :] < {left.token}[:, None])"
-            back = f"_between_t(decay, {left.end}, {right.token}, tau, {right.token}[:, None] < {left.token}[None, :])"
             text(
-                f"z = ({d} * {forward}).to(dtype)",
+                f"earlier = {right.token}[None, :] < {left.token}[:, None]",
+                f"z = ({d} * _between(decay, {left.end}, {right.token}, tau, earlier)).to(dtype)",
                 f"grad_{left.name} += _dot(z, {right.name}_tile)",
-                f"z = ({d}_t * {back}).to(dtype)",
+                f"earlier = {right.token}[:, None] < {left.token}[None, :]",
+                f"z = ({d}_t * _between_t(decay, {left.end}, {right.token}, tau, earlier)).to(dtype)",
                 f"pair_{right.name} += _dot(z, {left.name}_tile)",
             )
         else:

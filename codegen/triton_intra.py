@@ -92,7 +92,8 @@ def _key_decay(text: Text, tiles: Tiles) -> None:
         text("", "# Within a token no decay stands between the two rows.")
         _undecayed(text, pairs)
         for pair in pairs:
-            text(f"{pair.name} += tl.where({same_token(pair, pair.implicit)}, z_{pair.name}, 0.0)")
+            same_token(text, pair, pair.implicit)
+            text(f"{pair.name} += tl.where(same, z_{pair.name}, 0.0)")
 
 
 def _one_product(text: Text, tiles: Tiles) -> None:
@@ -105,14 +106,17 @@ def _one_product(text: Text, tiles: Tiles) -> None:
         left, right, z = pair.left, pair.right, f"z_{pair.name}"
         earlier = f"{right.token}[None, :] < {left.token}[:, None]"
         if tiles.decays:
-            text(f"{pair.name} = {z} * _between(decay, {left.end}, {right.token}, tau, {earlier})")
+            text(f"earlier = {earlier}")
+            text(f"{pair.name} = {z} * _between(decay, {left.end}, {right.token}, tau, earlier)")
             if pair.implicit:
-                text(f"{pair.name} += tl.where({same_token(pair, pair.implicit)}, {z}, 0.0)")
+                same_token(text, pair, pair.implicit)
+                text(f"{pair.name} += tl.where(same, {z}, 0.0)")
         else:
-            seen = f"({earlier})"
+            text(f"seen = {earlier}")
             if pair.implicit:
-                seen += f" | ({same_token(pair, pair.implicit)})"
-            text(f"{pair.name} = tl.where({seen}, {z}, 0.0)")
+                same_token(text, pair, pair.implicit)
+                text("seen |= same")
+            text(f"{pair.name} = tl.where(seen, {z}, 0.0)")
 
 
 def _undecayed(text: Text, pairs: tuple[Pair, ...]) -> None:
@@ -141,7 +145,8 @@ def _explicit(text: Text, tiles: Tiles, pair: Pair) -> None:
         token = pair.left.token
         row = f"_locate(sequence, first + {token}, 0, T, H, {columns})"
         text(f"row, live = {row}", f"coupling = tl.load(c + row + {column}, mask=live, other=0.0)")
-        text(f"{pair.name} += tl.where({same_token(pair, [(i, j)])}, coupling[:, None], 0.0)")
+        same_token(text, pair, [(i, j)])
+        text(f"{pair.name} += tl.where(same, coupling[:, None], 0.0)")
 
 
 def _invert(text: Text, e: Group) -> None:

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .triton_decode import decode_kernel
@@ -16,7 +16,7 @@ from .triton_grad import couplings_kernel, local_kernel
 from .triton_intra import intra_kernel
 from .triton_outputs import keys_kernel, values_kernel
 from .triton_scan import forward_kernel, reverse_kernel
-from .triton_text import Kernel, Text, call
+from .triton_text import Kernel, Text
 from .triton_tiles import Group, Tiles
 
 # What a constant of a kernel is called on the host; the scans have their own block of value columns.
@@ -83,8 +83,9 @@ def _blocks(K: int, V: int, dtype: torch.dtype) -> tuple[int, int, int, int, int
     """
     KP, VP = max(16, triton.next_power_of_2(K)), max(16, triton.next_power_of_2(V))
     wide = dtype == torch.float32
-    stages = 1 if wide or KP > 128 else 3
-    return KP, min(KP, 32 if wide else 64), min(VP, 32 if wide else 64), min(VP, 16 if wide and KP > 128 else 32), stages
+    block = 32 if wide else 64
+    narrow = wide and KP > 128
+    return KP, min(KP, block), min(VP, block), min(VP, 16 if narrow else 32), 1 if wide or KP > 128 else 3
 '''
 
 
@@ -107,12 +108,12 @@ def packed(tiles: Tiles) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _launch(kernel: Kernel, grid: str, names: Mapping[str, str], constants: Mapping[str, str]) -> list[str]:
+def _launch(text: Text, kernel: Kernel, grid: str, names: Mapping[str, str], constants: Mapping[str, str]) -> None:
     arguments = [names.get(x, x) for x in kernel.pointers]
     arguments += ["T", "H", *(f"{c}={constants.get(c, c)}" for c in kernel.constants)]
     if kernel.name != "decode":
         arguments.append("num_stages=stages" if "scan" in kernel.name else "num_stages=1")
-    return call(f"{kernel.name}[{grid}]", arguments)
+    text.call(f"{kernel.name}[{grid}]", arguments)
 
 
 def _rows(group: Group) -> str:
@@ -140,19 +141,15 @@ def _autograd(tiles: Tiles, kernels: Kernels) -> str:
         text('"""The chunked scan on packed rows. Gradients are computed by kernels and are not differentiable again."""')
         text("", "@staticmethod")
         head = [f"{x}: Tensor" for x in inputs] + ["initial: Tensor", "save: bool"]
-        text(*_definition("forward", ["ctx", *head], "tuple[Tensor, Tensor]"))
+        text.call("def forward", ["ctx", *head], " -> tuple[Tensor, Tensor]:")
         text.depth += 1
         _forward(text, tiles, kernels)
         text.depth -= 1
         text("", "@staticmethod", "@torch.autograd.function.once_differentiable")
-        text(*_definition("backward", ["ctx", "do: Tensor", "dfinal: Tensor"], "tuple[Tensor | None, ...]"))
+        text.call("def backward", ["ctx", "do: Tensor", "dfinal: Tensor"], " -> tuple[Tensor | None, ...]:")
         text.depth += 1
         _backward(text, tiles, kernels, inputs)
     return str(text)
-
-
-def _definition(name: str, arguments: Sequence[str], result: str) -> list[str]:
-    return call(f"def {name}", arguments, f") -> {result}:"[1:])
 
 
 def _sizes(text: Text, tiles: Tiles, initial: str) -> None:
@@ -186,20 +183,20 @@ def _forward(text: Text, tiles: Tiles, kernels: Kernels) -> None:
     with text.block(f"with torch.cuda.device_of({like}):"):
         if kernels.intra:
             names = {f"{x.name}_out": x.name for x in tiles.pairs} | {"inverse_out": "inverse"}
-            text(*_launch(kernels.intra, "(B * H * chunks,)", names, _CONSTANTS))
+            _launch(text, kernels.intra, "(B * H * chunks,)", names, _CONSTANTS)
         if kernels.keys:
             names = {f"{old}_out": new for old, new in decayed.items()} | {"solved": "solved_k"}
-            text(*_launch(kernels.keys, "(B * H * chunks, triton.cdiv(K, BK))", names, _CONSTANTS))
+            _launch(text, kernels.keys, "(B * H * chunks, triton.cdiv(K, BK))", names, _CONSTANTS)
         if kernels.values:
-            text(*_launch(kernels.values, "(B * H * chunks, triton.cdiv(V, BV))", {"solved": "solved_v"}, _CONSTANTS))
-        text(*_launch(kernels.forward, "(B * H, triton.cdiv(V, BLOCK))", decayed, _SCAN_CONSTANTS))
-    text(*call("ctx.save_for_backward", _saved(tiles)))
+            _launch(text, kernels.values, "(B * H * chunks, triton.cdiv(V, BV))", {"solved": "solved_v"}, _CONSTANTS)
+        _launch(text, kernels.forward, "(B * H, triton.cdiv(V, BLOCK))", decayed, _SCAN_CONSTANTS)
+    text.call("ctx.save_for_backward", _saved(tiles))
     text("return o, final")
 
 
 def _backward(text: Text, tiles: Tiles, kernels: Kernels, inputs: list[str]) -> None:
     like = tiles.rights[0].name
-    text(f"{', '.join(_saved(tiles))} = ctx.saved_tensors")
+    text.call("", _saved(tiles), " = ctx.saved_tensors")
     _sizes(text, tiles, "dfinal")
     text("do, dfinal = do.contiguous(), dfinal.contiguous()")
     for value, like_value in (("dy", "u"), ("dyw", "yw")):
@@ -213,10 +210,10 @@ def _backward(text: Text, tiles: Tiles, kernels: Kernels, inputs: list[str]) -> 
     if tiles.decays:
         text(f"dg = g.new_empty(B, T, H, {'K' if tiles.decay == 'key' else 'triton.cdiv(K, BK)'})")
     with text.block(f"with torch.cuda.device_of({like}):"):
-        text(*_launch(kernels.reverse, "(B * H, triton.cdiv(V, BLOCK))", _decayed(tiles), _SCAN_CONSTANTS))
+        _launch(text, kernels.reverse, "(B * H, triton.cdiv(V, BLOCK))", _decayed(tiles), _SCAN_CONSTANTS)
         if kernels.couplings:
-            text(*_launch(kernels.couplings, "(B * H * chunks,)", {}, _CONSTANTS))
-        text(*_launch(kernels.local, "(B * H * chunks, triton.cdiv(K, BK))", {}, _CONSTANTS))
+            _launch(text, kernels.couplings, "(B * H * chunks,)", {}, _CONSTANTS)
+        _launch(text, kernels.local, "(B * H * chunks, triton.cdiv(K, BK))", {}, _CONSTANTS)
     gradients = {f"d{x}": f"d{x}" for x in inputs}
     if tiles.decays:
         gradients["dg"] = "dg.unsqueeze(3)" if tiles.decay == "key" else "dg.sum(-1, keepdim=True)"
@@ -259,11 +256,13 @@ def _token(tiles: Tiles, kernels: Kernels) -> str:
     like = tiles.rights[0].name
     with text.block("def _token(t: dict[str, Tensor], S: Tensor) -> tuple[Tensor, Tensor]:"):
         text('"""The reads [B, 1, H, reads, V] of one token and the state after it, in float32; S is left as it is."""')
+        with text.block("if torch.is_grad_enabled() and any(x.requires_grad for x in (S, *t.values())):"):
+            text('raise RuntimeError("decode has no gradient: call it under torch.no_grad()")')
         _pack_all(text, tiles, "torch.float32")
-        text("before = S.detach().float().contiguous()", f"B, T, H, _, K = {like}.shape", "V = S.shape[-1]")
+        text("before = S.float().contiguous()", f"B, T, H, _, K = {like}.shape", "V = S.shape[-1]")
         text("after = torch.empty_like(before)", f"o = before.new_empty(B, 1, H, {tiles.q.rows if tiles.q else 0}, V)")
         text("KP, BV = max(16, triton.next_power_of_2(K)), 16")
         with text.block(f"with torch.cuda.device_of({like}):"):
-            text(*_launch(kernels.decode, "(B * H, triton.cdiv(V, BV))", {}, {}))
+            _launch(text, kernels.decode, "(B * H, triton.cdiv(V, BV))", {}, {})
         text("return o, after")
     return str(text)

@@ -39,19 +39,21 @@ class Text:
         yield
         self.depth -= 1
 
+    def call(self, head: str, arguments: Iterable[str], tail: str = "") -> None:
+        """`head(arguments)tail`, broken over lines where it is too long for one."""
+        self(*_call(head, list(arguments), tail, WIDTH - 4 * self.depth))
+
     def __str__(self) -> str:
         return "\n".join(self.lines)
 
 
-def call(head: str, arguments: Iterable[str], tail: str = "") -> list[str]:
-    """`head(arguments)tail`, broken over lines where it is too long for one."""
-    arguments = list(arguments)
+def _call(head: str, arguments: list[str], tail: str, width: int) -> list[str]:
     one = f"{head}({', '.join(arguments)}){tail}"
-    if len(one) <= WIDTH:
+    if len(one) <= width:
         return [one]
     lines, current = [f"{head}("], "   "
     for argument in arguments:
-        if len(current) + len(argument) + 2 > WIDTH:
+        if len(current) + len(argument) + 2 > width:
             lines.append(current)
             current = "   "
         current += f" {argument},"
@@ -67,7 +69,7 @@ class KernelText(Text):
         self.pointers = tuple(dict.fromkeys(pointers))
         self.constants = tuple(constants)
         self('@triton.jit(do_not_specialize=["T", "H"])')
-        self(*call(f"def {name}", [*self.pointers, "T", "H", *(f"{c}: tl.constexpr" for c in constants)], ":"))
+        self.call(f"def {name}", [*self.pointers, "T", "H", *(f"{c}: tl.constexpr" for c in constants)], ":")
         self.depth = 1
         self(f'"""{docstring}"""')
 
@@ -93,40 +95,37 @@ def locate(text: Text, groups: Iterable[Group]) -> None:
             rows = "tau" if x.slots == 1 else f"tl.arange(0, {x.size}) // {x.slots}"
             text(f"{x.token} = {rows}")
             done.add(x.token)
-        slot = "0" if x.slots == 1 else f"tl.arange(0, {x.size}) % {x.slots}"
+            if x.slots > 1:
+                text(f"{x.slot} = tl.arange(0, {x.size}) % {x.slots}")
         if x.at not in done:
-            text(f"{x.at}, {x.live} = _locate(sequence, first + {x.token}, {slot}, T, H, {x.rows})")
+            text(f"{x.at}, {x.live} = _locate(sequence, first + {x.token}, {x.slot}, T, H, {x.rows})")
             done.add(x.at)
         if x.end not in done:
-            text(f"{x.end} = {_end(x, slot)}")
+            text(f"{x.end} = {_end(x)}")
             done.add(x.end)
 
 
-def _end(x: Group, slot: str) -> str:
+def _end(x: Group) -> str:
     if not any(x.post):
         return f"{x.token} - 1"
-    early = " | ".join(f"(({slot}) == {i})" for i, post in enumerate(x.post) if not post)
+    early = " | ".join(f"({x.slot} == {i})" for i, post in enumerate(x.post) if not post)
     return f"{x.token} - ({early}).to(tl.int32)"
 
 
-def slots(group: Group) -> str:
-    return f"(tl.arange(0, {group.size}) % {group.slots})" if group.slots > 1 else ""
-
-
-def same_token(pair: Pair, cells: Iterable[tuple[int, int]]) -> str:
-    """A mask: the given (left slot, right slot) cells of equal tokens."""
-    left, right = pair.left, pair.right
-    same = f"({left.token}[:, None] == {right.token}[None, :])"
-    cells = sorted(cells)
-    if left.slots == right.slots == 1:
-        return same
-    terms = []
-    for i, j in cells:
-        parts = [f"({slots(left)} == {i})[:, None]"] if left.slots > 1 else []
-        parts += [f"({slots(right)} == {j})[None, :]"] if right.slots > 1 else []
-        terms.append(" & ".join(parts))
-    joined = " | ".join(f"({x})" if len(terms) > 1 and " & " in x else x for x in terms)
-    return f"{same} & ({joined})" if len(terms) > 1 else f"{same} & {joined}"
+def same_token(text: Text, pair: Pair, cells: Iterable[tuple[int, int]]) -> None:
+    """`same`: a mask of the given (left slot, right slot) cells of equal tokens."""
+    left, right, cells = pair.left, pair.right, set(cells)
+    text(f"same = {left.token}[:, None] == {right.token}[None, :]")
+    if cells == {(i, j) for i in range(left.rows) for j in range(right.rows)}:
+        return
+    if left.members == right.members and cells == {(i, j) for i in range(left.rows) for j in range(i)}:
+        text(f"same &= {right.slot}[None, :] < {left.slot}[:, None]")
+        return
+    for n, (i, j) in enumerate(sorted(cells)):
+        parts = [f"({left.slot} == {i})[:, None]"] if left.rows > 1 else []
+        parts += [f"({right.slot} == {j})[None, :]"] if right.rows > 1 else []
+        text(f"cells {'|=' if n else '='} {' & '.join(parts)}")
+    text("same &= cells")
 
 
 def log_decay(tiles: Tiles) -> str:

@@ -47,6 +47,11 @@ class Group:
         return f"t{self.slots}"
 
     @property
+    def slot(self) -> str:
+        """The variable that holds each tile row's slot within its token."""
+        return "0" if self.slots == 1 else f"slot{self.slots}"
+
+    @property
     def end(self) -> str:
         """The variable that holds the last token whose decay a row has seen."""
         return self.token if all(self.post) else f"end_{self.name}"
@@ -119,7 +124,10 @@ def tiles_of(shape: Shape) -> Tiles:
     q = _group("q", tuple(range(len(shape.reads))), tuple(read.post for read in shape.reads))
     for group in (e, w, q):
         if group and group.rows > MAX_ROWS:
-            raise ValueError(f"the triton backend takes at most {MAX_ROWS} rows a token of a kind, here {group.rows}")
+            raise ValueError(f"it has {group.rows} rows of a kind a token, and the kernels hold at most {MAX_ROWS}")
+
+    if not rows:
+        raise ValueError("it writes nothing to S")
 
     columns: list[str] = []
     pairs: list[Pair] = []
