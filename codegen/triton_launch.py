@@ -1,9 +1,9 @@
 """The host side of generated kernels, as source text: packing, launches and the autograd function.
 
-    _blocks(K, V, dtype)              tile sizes
-    _Scan.apply(rows..., S, ...)      the chunked scan with its gradients
-    _scan(t, S, dtype)                the reads [B, T, H, reads, V] and the last state, from the prologue's tensors
-    _token(t, S)                      the same for one token, by the decode kernel
+_blocks(K, V, dtype)              tile sizes
+_Scan.apply(rows..., S, ...)      the chunked scan with its gradients
+_scan(t, S, dtype)                the reads [B, T, H, reads, V] and the last state, from the prologue's tensors
+_token(t, S)                      the same for one token, by the decode kernel
 """
 
 from __future__ import annotations
@@ -138,7 +138,9 @@ def _autograd(tiles: Tiles, kernels: Kernels) -> str:
     inputs = list(packed(tiles))
     text = Text()
     with text.block("class _Scan(torch.autograd.Function):"):
-        text('"""The chunked scan on packed rows. Gradients are computed by kernels and are not differentiable again."""')
+        text(
+            '"""The chunked scan on packed rows. Gradients are computed by kernels and are not differentiable again."""'
+        )
         text("", "@staticmethod")
         head = [f"{x}: Tensor" for x in inputs] + ["initial: Tensor", "save: bool"]
         text.call("def forward", ["ctx", *head], " -> tuple[Tensor, Tensor]:")

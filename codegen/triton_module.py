@@ -66,7 +66,9 @@ def _notation(shape: Shape) -> list[str]:
     erasing, writing = len(shape.erasing), len(shape.writing)
     lines = ["The kernels see rows, each of which reads the state before its token, and chunks of CHUNK tokens."]
     if erasing:
-        lines.append(f"{erasing} erasing row(s) a token: S += outer(p, u), where u is y less e @ S and less what the row sees")
+        lines.append(
+            f"{erasing} erasing row(s) a token: S += outer(p, u), where u is y less e @ S and less what the row sees"
+        )
         lines.append("of the rows above it; all u of a chunk are solved at once.")
     if writing:
         lines.append(f"{writing} pure write(s) a token: S += outer(w, yw).")
@@ -138,6 +140,8 @@ def _step(rule: Rule, shape: Shape) -> str:
         *_lines(rule, shape, scope, names, "_token({tensors}, {S})", "1"),
         f"return {output}.squeeze(1), {state}",
     ]
-    docstring = "One token, without gradients: inputs [B, H, ...]; the output [B, H, V] in float32 and the state after it."
+    docstring = (
+        "One token, without gradients: inputs [B, H, ...]; the output [B, H, V] in float32 and the state after it."
+    )
     arguments = [f"{state}: {kind}", *(f"{name}: Tensor" for name in names)]
     return function("step", arguments, f"tuple[Tensor, {kind}]", docstring, body)

@@ -13,9 +13,13 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+import stateir
+from stateir.codegen.carried import carries_s_alone
 from stateir.codegen.generated import load_source
+from stateir.codegen.samples import sample_arguments
 from stateir.codegen.shape import Coupling, ReadShape, RowShape, Shape
 from stateir.codegen.triton_module import scan_parts, triton_module
+from stateir.ir import Rule
 
 Tensors = dict[str, Tensor]
 LEVELS = ("post", "pre", "mixed")
@@ -103,16 +107,13 @@ def step_loop(shape: Shape, t: Tensors, S: Tensor) -> tuple[Tensor, Tensor]:
                 for c in row.couplings:
                     value = value - _coupling(x, f"c{j}_{c.row}", x[f"e{j}"], p[c.row], c) * u[c.row]
             u.append(value)
-        for p_row, u_row in zip(p, u, strict=True):
-            decayed_after = p_row[..., :, None] * u_row[..., None, :]
-            outputs_state = decayed_after if p_row is p[0] and u_row is u[0] else outputs_state + decayed_after
         reads = []
         for r, read in enumerate(shape.reads):
             out = _read(x[f"q{r}"], decayed if read.post else S)
             for c in read.couplings:
                 out = out + _coupling(x, f"m{r}_{c.row}", x[f"q{r}"], p[c.row], c) * u[c.row]
             reads.append(out)
-        S = decayed + outputs_state
+        S = decayed + sum(a[..., :, None] * b[..., None, :] for a, b in zip(p, u, strict=True))
         outputs.append(torch.stack(reads, 2))
     return torch.stack(outputs, 1), S
 
@@ -184,4 +185,36 @@ LIMITS = {
 def failures(errors: dict[str, float], dtype: torch.dtype, factor: float = 1.0) -> dict[str, str]:
     """The errors above their limits (`factor` times those of LIMITS); NaN is above any limit."""
     limits = {name: LIMITS[dtype][0 if name == "o" else 2 if name == "dg" else 1] for name in errors}
-    return {name: f"{e:.1e} > {limits[name] * factor:.1e}" for name, e in errors.items() if not e <= limits[name] * factor}
+    return {
+        name: f"{e:.1e} > {limits[name] * factor:.1e}" for name, e in errors.items() if not e <= limits[name] * factor
+    }
+
+
+def rule_errors(
+    rule: Rule, dtype: torch.dtype, device: str = "cpu", *, T: int = 70, H: int = 2, K: int = 20, V: int = 12,
+    seed: int = 0, resets: bool = False, ends: float = 0.1,
+) -> dict[str, float]:  # fmt: skip
+    """Errors of the operator's kernels against the float64 step reference: output, state, each gradient by itself."""
+    rounded = sample_arguments(rule, B=1, T=T, H=H, K=K, V=V, seed=seed, resets=resets, ends=ends)
+    rounded = {name: x.to(dtype) for name, x in rounded.items()}
+    generator = torch.Generator().manual_seed(seed)
+    S = 0.3 * torch.randn(1, H, K, V, generator=generator, dtype=torch.float64).float()
+    do = torch.randn(1, T, H, V, generator=generator, dtype=torch.float64).to(dtype).double()
+    dS = torch.randn(1, H, K, V, generator=generator, dtype=torch.float64)
+
+    def run(backend: str, kind: torch.dtype, place: str) -> dict[str, Tensor]:
+        tensors = {name: x.to(place, kind).requires_grad_() for name, x in rounded.items()}
+        start = S.to(place, torch.float64 if kind is torch.float64 else torch.float32).requires_grad_()
+        op = stateir.compile(rule, backend=backend)
+        plain = carries_s_alone(rule)
+        o, final = op(**tensors, initial_state=start if plain else None, return_state=True)
+        last = final if plain else final["S"]
+        loss = (o.double() * do.to(place)).sum() + (last.double() * dS.to(place)).sum()
+        sources = {f"d{name}": x for name, x in tensors.items()} | ({"dS": start} if plain else {})
+        grads = torch.autograd.grad(loss, list(sources.values()), allow_unused=True)
+        found = {"o": o, "S": last} | dict(zip(sources, grads, strict=True))
+        return {name: x.detach().cpu().double() for name, x in found.items() if x is not None}
+
+    want, have = run("step", torch.float64, "cpu"), run("triton", dtype, device)
+    assert want.keys() == have.keys()
+    return {name: rms(have[name] - want[name]) / max(rms(want[name]), 1e-2) for name in want}
