@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-IMPORTS = '''
+IMPORTS = """
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-'''
+"""
 
 TO_CHUNKS = '''
+def to_lines(x: Tensor) -> Tensor:
+    """Zeros behind the last axis, up to a multiple of 16: whole cache lines.
+
+    The bits of a matrix product may depend on how its operands are aligned, so on a chunk's place in the sequence.
+    """
+    missing = -x.shape[-1] % 16
+    return F.pad(x, (0, missing)) if missing else x
+
+
 def to_chunks(x: Tensor, n: int, chunk: int) -> Tensor:
     """[B, T, H] or [B, T, H, D] to [B * H * n, chunk, D]; what fills up the last chunk is zero and so does nothing."""
     B, T, H = x.shape[:3]
-    x = (x if x.dim() == 4 else x[..., None]).transpose(1, 2)
+    x = (to_lines(x) if x.dim() == 4 else x[..., None]).transpose(1, 2)
     if n * chunk > T:
         x = F.pad(x, (0, 0, 0, n * chunk - T))
     return x.reshape(B * H * n, chunk, -1).contiguous()
@@ -59,10 +68,10 @@ def on_diagonal(own: Tensor) -> Tensor:
 
 LEVELS = '''
 def between(g: Tensor) -> Tensor:
-    """[Z, C] to [Z, C + 1, C + 1]: entry (i, j) is exp(g_j + ... + g_(i - 1)), the decay from level j to level i >= j, else 0.
+    """[Z, C] to [Z, C + 1, C + 1]: entry (i, j) is exp(g_j + ... + g_(i - 1)) for i >= j, else 0.
 
-    Level i is where the state stands after i tokens of the chunk. Each entry sums its own terms, so no small difference
-    of large sums occurs, and the mask comes before the exponential.
+    That is the decay from level j to level i; level i is where the state stands after i tokens of the chunk. Each entry
+    sums its own terms, so no difference of large sums occurs, and the mask comes before the exponential.
     """
     C = g.shape[1]
     later = torch.ones(C + 1, C + 1, dtype=torch.bool, device=g.device).tril(-1)
@@ -74,19 +83,19 @@ PAIRS = '''
 def decayed_pairs(
     g: Tensor, covectors: list[Tensor], directions: list[Tensor]
 ) -> tuple[list[list[Tensor]], list[Tensor], list[Tensor], Tensor]:
-    """Products of covectors with the directions of earlier tokens of a chunk, through the key-wise decays between them.
+    """Products of covectors with the directions of earlier tokens of a chunk, through the key-wise decays between.
 
-    g is [Z, C, K], C a power of two. A covector x, [Z, C * r, K], stands before the decay of its own token, a direction p,
-    [Z, C * w, K], after it. Returns
+    g is [Z, C, K], C a power of two. A covector x, [Z, C * r, K], stands before the decay of its own token, a
+    direction p, [Z, C * w, K], after it. Returns
 
         for each x and p:  sum_k x_t exp(g_(s+1) + ... + g_(t-1)) p_s  where s < t, else 0      [Z, C * r, C * w]
         for each x:        x_t exp(g_0 + ... + g_(t-1)), moved to the start of the chunk         [Z, C * r, K]
         for each p:        exp(g_(s+1) + ... + g_(C-1)) p_s, moved to its end                    [Z, C * w, K]
         the decay of the whole chunk                                                             [Z, K]
 
-    Neighbouring blocks of tokens merge into blocks of twice their size. Between t in the upper and s in the lower block
-    the decay splits at their border: x_t has been moved to it from above, p_s from below, so one matrix product serves
-    all their pairs. Only products of decays occur: no division, no difference of sums, no reference after t.
+    Neighbouring blocks of tokens merge into blocks of twice their size. Between t in the upper and s in the lower
+    block the decay splits at their border: x_t has been moved to it from above, p_s from below, so one matrix product
+    serves all their pairs. Only products of decays occur: no division, no difference of sums, no reference after t.
     """
     Z, C, K = g.shape
     decay = torch.exp(g)

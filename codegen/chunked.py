@@ -1,15 +1,15 @@
 """The chunked PyTorch form of a rule, written out as source text for the shape of its core form.
 
-T tokens are cut into chunks of C. Everything within a chunk is computed for all chunks at once; only the state's way from
+T tokens are cut into chunks. Everything within a chunk is computed for all chunks at once; only the state's way from
 chunk to chunk is sequential. The algebra of one chunk (docs/design.md), its rows interleaved with time:
 
-    (I + A) U = Y - C X - E S        U: what the erasing rows write; X: what the pure writes write, known beforehand
-    O  = Q S + M U + N X             E, Q: covectors of erases and reads, moved to the start of the chunk, where S stands
-    S' = D S + P'U + W'X             P, W: directions of erasing rows and pure writes, moved to its end; D: its decay
+    (I + A) U = Y - C X - E S     U: what the erasing rows write; X: what the pure writes write, known beforehand
+    O  = Q S + M U + N X          E, Q: covectors of erases and reads, moved to the start of the chunk, where S is
+    S' = D S + P'U + W'X          P, W: directions of erasing rows and pure writes, moved to its end; D: its decay
 
 A, C, M, N couple the covectors to the directions of the rows before them. Between tokens the decay enters them: not at
-all, as a factor beside the matrix product (scalar), or inside it (key). Within a token the couplings are the rule's own.
-A rule without erases has no U and no solve, one without pure writes no X.
+all, as a factor beside the matrix product (scalar), or inside it (key). Within a token they are the rule's own. A rule
+without erases has no U and no solve, one without pure writes no X.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from functools import cache
 from . import chunk_parts as parts
 from .shape import Coupling, Shape
 
+DEFAULT_CHUNK = {"none": 64, "scalar": 64, "key": 64}
+
 
 def default_chunk(shape: Shape) -> int:
-    """The chunk size that was fastest on a CPU for this kind of shape."""
-    return 64
+    """A good chunk size on a CPU, by the kind of decay."""
+    return DEFAULT_CHUNK[shape.decay]
 
 
 @cache
@@ -38,9 +40,11 @@ def chunked_source(shape: Shape) -> str:
     """
     plan = _plan(shape)
     sections = (_load(shape), _between_tokens(plan), _within_token(plan), _values(plan), _scan(plan), _output(plan))
-    body = "\n\n".join("\n".join(f"    {line}".rstrip() for line in section) for section in map(list, sections) if section)
+    body = "\n\n".join(_indented(section) for section in map(list, sections) if section)
     head = "def chunked(tensors: dict[str, Tensor], S0: Tensor, chunk: int) -> tuple[Tensor, Tensor]:"
-    doc = '    """Output [B, T, H, V] and last state [B, H, K, V]; S0 [B, H, K, V], tensors [B, T, H, ...]; chunk >= 1."""'
+    doc = _indented(
+        ['"""Output [B, T, H, V] and last state, for S0 [B, H, K, V] and tensors [B, T, H, ...]; chunk >= 1."""']
+    )
     pieces = [piece.strip("\n") for piece in _helpers(plan)]
     return "\n\n\n".join([*pieces, f"{head}\n{doc}\n{body}\n"])
 
@@ -49,8 +53,8 @@ def chunked_source(shape: Shape) -> str:
 class _Group:
     """Covectors or directions, one or several a token, that stand together in one tensor, interleaved with time.
 
-    `moved` names that tensor moved to the start (covectors) or end (directions) of the chunk; `couplings` holds for each
-    covector the rows of its own token that it sees, and `prefix` begins the names of its explicit couplings.
+    `moved` names that tensor moved to the start (covectors) or end (directions) of the chunk; `couplings` holds for
+    each covector the rows of its own token that it sees, and `explicit` begins the names of its explicit couplings.
     """
 
     name: str
@@ -125,6 +129,10 @@ def _plan(shape: Shape) -> _Plan:
     )
 
 
+def _indented(lines: Sequence[str]) -> str:
+    return "\n".join(f"    {line}".rstrip() for line in lines)
+
+
 def _stack(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else f"torch.stack(({', '.join(parts)}), 2).flatten(1, 2)"
 
@@ -143,8 +151,8 @@ def _helpers(plan: _Plan) -> Iterator[str]:
             yield parts.LEVELS
     if any(_seen(plan, reader, writer) for _, reader, writer in plan.pairs):
         yield parts.ON_DIAGONAL
-    covectors = [reader for reader in plan.readers for couplings in reader.couplings for c in couplings if not c.explicit]
-    if covectors:
+    seen = (c for reader in plan.readers for couplings in reader.couplings for c in couplings)
+    if any(not c.explicit for c in seen):
         yield parts.DOT
     if plan.shape.reads:
         yield parts.FROM_CHUNKS
@@ -154,7 +162,9 @@ def _load(shape: Shape) -> Iterator[str]:
     names = [name for name, _ in shape.tensors() if name[0] != "f" and name != "rest"]
     some = next(name for name, _ in shape.tensors())
     load = "to_chunks(tensors[name], n, chunk)"
-    yield "B, H, K, V = S0.shape"
+    yield "B, H, keys, values = S0.shape"
+    yield "S0 = to_lines(to_lines(S0).mT).mT.contiguous()"
+    yield "K, V = S0.shape[2:]"
     yield f'T = tensors["{some}"].shape[1]'
     yield "n = max(1, -(-T // chunk))  # for no token, one chunk of zeros"
     yield ""
@@ -195,7 +205,7 @@ def _between_tokens(plan: _Plan) -> Iterator[str]:
 
 
 def _levels(plan: _Plan) -> Iterator[str]:
-    """Where covectors stand, after or before their own token's decay, against the directions and the ends of the chunk."""
+    """The decays from the directions and the start to where the covectors stand, after or before their own decay."""
     for reader in plan.readers:
         after = {post: ":, 1:" if post else ":, :-1" for post in reader.posts}
         posts = reader.posts if len(after) > 1 else reader.posts[:1]
@@ -297,8 +307,10 @@ def _scan(plan: _Plan) -> Iterator[str]:
     decays = plan.shape.decay != "none"
     loop: dict[str, str] = {}
     if plan.erases:
-        yield "# From chunk to chunk: S' = (D - P'US) S + (P'U0 + W'X)." if plan.writes else (
-            "# From chunk to chunk: S' = (D - P'US) S + P'U0."
+        yield (
+            "# From chunk to chunk: S' = (D - P'US) S + (P'U0 + W'X)."
+            if plan.writes
+            else ("# From chunk to chunk: S' = (D - P'US) S + P'U0.")
         )
         decay = "torch.diag_embed(D.expand(-1, K))" if decays else "torch.eye(K, dtype=S0.dtype, device=S0.device)"
         yield f"turn = {decay} - P.mT @ US"
@@ -329,7 +341,7 @@ def _scan(plan: _Plan) -> Iterator[str]:
     yield "    starts.append(S)"
     if loop:
         yield f"    S = {update}"
-    yield "last = S.view(B, H, K, V)"
+    yield "last = S.view(B, H, K, V)[..., :keys, :values]"
 
 
 def _output(plan: _Plan) -> Iterator[str]:
@@ -349,8 +361,9 @@ def _output(plan: _Plan) -> Iterator[str]:
             yield f"{', '.join(names)} = O.unflatten(1, (-1, {len(reads)})).unbind(2)"
         for r, read in enumerate(reads):
             source = f"o{r}" if len(reads) > 1 else "O"
-            factor = {"none": "", "scalar": f'tensors["f{r}"][..., None] * ', "value": f'tensors["f{r}"] * '}[read.factor]
-            terms.append(f"{factor}from_chunks({source}, B, H, T, chunk)")
+            value = f"from_chunks({source}, B, H, T, chunk)[..., :values]"
+            factor = {"none": "", "scalar": f'tensors["f{r}"][..., None] * ', "value": f'tensors["f{r}"] * '}
+            terms.append(factor[read.factor] + value)
     if plan.shape.rest:
         terms.append('tensors["rest"]')
     yield f"o = {terms[0]}"

@@ -81,7 +81,7 @@ class Scope:
 
     names: dict[str, str]
     consts: frozenset[str] = frozenset()
-    state: Callable[[Ref], str] | None = None
+    state: Callable[[Ref], str | None] | None = None
     prev: Callable[[Prev], str] | None = None
     ranges: Ranges | None = None
     used: set[str] = field(default_factory=set)

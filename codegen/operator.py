@@ -14,6 +14,7 @@ from stateir.ir import Axis, Param, Rule
 
 from . import backends
 from .arguments import Sizes, State, check_arguments, check_cu_seqlens, check_state, layout
+from .carried import carries_s_alone
 from .generated import load_source
 from .start import start_value
 from .step import step_source
@@ -37,7 +38,8 @@ def compile(rule: Rule, backend: str = "auto", *, chunk_size: int | None = None)
 class Operator:
     """A compiled rule: call it with whole sequences, or `step` it one token at a time.
 
-    `backends` maps the name of every backend to None if the rule has it, else to the reason why not.
+    `backends` maps the name of every backend to None if the rule has it, else to the reason why not. `carries_dict`
+    says whether its state is a dict by name or the tensor S.
     """
 
     def __init__(self, rule: Rule, backend: str = "auto", *, chunk_size: int | None = None) -> None:
@@ -54,6 +56,8 @@ class Operator:
             self._check_backend(backend)
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"{rule.name}: chunk_size = {chunk_size}: expected at least 1")
+        self.carries_dict = not carries_s_alone(rule)
+        self._runners: dict[str, Callable[..., tuple[Tensor, State]]] = {}
         self._reference = load_source(step_source(rule), f"{rule.name}.step")
 
     def __repr__(self) -> str:
@@ -120,6 +124,7 @@ class Operator:
             has = ", ".join(n for n, lack in self.backends.items() if lack is None)
             raise BackendError(f"{self.rule.name} has no {name} backend: {reason}; it has {has}")
 
+<<<<<<< HEAD
     def _backend(self, dtype: torch.dtype, device: torch.device) -> str:
         """The backend of a call. The kernels compute in float32 and need a GPU (or Triton's interpreter)."""
         double = dtype == torch.float64
@@ -132,6 +137,16 @@ class Operator:
         if self.backend == "triton" and device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
             raise ValueError(f"{self.rule.name}: the triton backend needs CUDA tensors; got tensors on {device}")
         return self.backend
+=======
+    def _runner(self, device: torch.device) -> Callable[..., tuple[Tensor, State]]:
+        name = self.backend
+        if name == "auto":
+            order = ("triton", "chunked", "step") if device.type == "cuda" else ("chunked", "step")
+            name = next(n for n in order if self.backends[n] is None)
+        if name not in self._runners:
+            self._runners[name] = backends.runner(self.rule, name, self.chunk_size)
+        return self._runners[name]
+>>>>>>> main
 
     def _state(
         self, given: State | None, sizes: Sizes, batch: int, dtype: torch.dtype, device: torch.device, name: str

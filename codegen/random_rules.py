@@ -53,15 +53,19 @@ class _Writer:
         self.inputs: dict[str, str] = {}
         self.params: dict[str, str] = {}
         self.lets: dict[str, str] = {}
+        self.states: dict[str, tuple[str, str]] = {}
 
     def rule(self, lines: int) -> str:
         updates = [self.update() for _ in range(lines)]
         if not any(kind.startswith("value") for kind in self.inputs.values()):
             updates.append("update S += " + self.write())
-        place = self.draw.choice([len(updates), *range(len(updates))])
-        body = [*updates[:place], self.read(), *updates[place:]]
+        body = updates
+        for line in [self.read(), *(update for _, update in self.states.values())]:
+            place = self.draw.choice([len(body), *range(len(body))])
+            body = [*body[:place], line, *body[place:]]
         declared = [f"input {name}: {kind}" for name, kind in self.inputs.items()]
         declared += [f"param {name}: {kind}" for name, kind in self.params.items()]
+        declared += [f"state {name}: {kind}" for name, (kind, _) in self.states.items()]
         lets = [f"let {name} = {value}" for name, value in self.lets.items()]
         return "\n".join(["rule random", *declared, *lets, *body]) + "\n"
 
@@ -130,7 +134,7 @@ class _Writer:
     def sum_of_terms(self) -> str:
         terms = []
         for _ in range(self.draw.integer(1, 3)):
-            forms: list[Callable[[], str]] = [self.write, self.delta, self.delta, self.bare]
+            forms: list[Callable[[], str]] = [self.write, self.replace, self.replace, self.bare]
             terms.append(self.draw.choice(forms)())
         return " + ".join(terms)
 
@@ -143,16 +147,29 @@ class _Writer:
         forms = [f"outer({self.strength()} * {key}, {key} @ S)", f"outer({self.gate()} * {key}, {key} @ S)"]
         return self.draw.choice(forms)
 
+    def normaliser(self) -> str:
+        """A state beside S: a decayed sum of keys."""
+        decay, key = self.log_decay(), self.key()
+        self.states["z"] = ("key", f"update z = exp({decay}) * z + {key}")
+        return "z"
+
+    def turned(self) -> str:
+        """A key, or the key before it, turned by a running angle."""
+        self.states["a"] = ("pair", f"update a += {self.input('th', 'pair')}")
+        key = self.key()
+        return f"rotate({f'prev({key})' if self.draw.choice([False, True]) else key}, a)"
+
     def write(self) -> str:
         direction: list[Callable[[], str]] = [
             self.key,
             lambda: f"{self.strength()} * {self.key()}",
             lambda: f"(1 - exp({self.key_log_decay()})) * {self.key()}",
             lambda: self.param("u", "key in [0, 1]"),
+            self.turned,
         ]
         return f"outer({self.draw.choice(direction)()}, {self.value()})"
 
-    def delta(self) -> str:
+    def replace(self) -> str:
         key = self.key()
         forms: list[Callable[[], str]] = [
             lambda: f"outer({self.strength()} * {key}, {self.value()} - {key} @ S)",
@@ -172,13 +189,18 @@ class _Writer:
 
     def value(self) -> str:
         value = self.input(f"v{self.number()}", "value")
-        forms: list[Callable[[], str]] = [lambda: value, lambda: f"{self.input('w', 'value in [0, 1]')} * {value}"]
+        forms: list[Callable[[], str]] = [
+            lambda: value,
+            lambda: f"{self.input('w', 'value in [0, 1]')} * {value}",
+            lambda: f"prev({value}, {self.draw.integer(1, 2)})",
+        ]
         return self.draw.choice(forms)()
 
     def read(self) -> str:
         query = self.input("q", "key unit")
         forms: list[Callable[[], str]] = [
             lambda: f"{query} @ S / sqrt(dim(key))",
+            lambda: f"({query} @ S) / (1 + abs({query} @ {self.normaliser()}))",
             lambda: f"({query} - {self.param('D', 'scalar in [-1, 1]')} * {self.key()}) @ S",
             lambda: f"{self.input('w', 'value in [0, 1]')} * ({query} @ S) + {self.key()} @ S",
             lambda: f"{query} @ S + {self.param('D', 'scalar in [-1, 1]')} * {self.value()}",

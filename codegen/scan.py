@@ -119,6 +119,8 @@ class Demand:
             self._need_state(name)
         for name in self.windows:
             self._need_past(name)
+        order = [*self.states, *(f"prev.{name}" for name in self.windows)]
+        self.carried = {name: self.carried[name] for name in order}
 
     def _need_let(self, name: str) -> None:
         if name in self.done:

@@ -14,7 +14,7 @@ INDENT = 4
 
 
 def line_comment(rule: Rule, line: Line) -> str:
-    """The rule's own line as a comment: `# gdn2.rule:6  update S = exp(g) * S`."""
+    """The rule's own line as a comment: `# my.rule:6  update S = exp(g) * S`."""
     number = line.span.line
     lines = rule.text.split("\n")
     if not 0 < number <= len(lines):

@@ -66,7 +66,7 @@ def catalogue() -> str:
         "Generated from the files of `recurrences/` by `python docs/generate.py`; do not edit.",
         "",
         f"State, flops and bytes are for one head at K = V = {SHAPE.K} and {SHAPE.itemsize}-byte inputs: flops of the "
-        f"chunked forward a token at chunks of {SHAPE.chunk}, and the bytes that a token has to move at least, forward.",
+        f"chunked forward a token at chunks of {SHAPE.chunk}, and the least bytes that a token has to move, forward.",
         "",
         "| rule | source | decay | rows (erasing) | state KiB | flops a token | bytes a token | backends |",
         "|---|---|---|---|---|---|---|---|",
@@ -119,9 +119,9 @@ def lattice(path: Path) -> None:
         (x0, y0), (x1, y1) = place[e.a], place[e.b]
         axes.annotate("", (x1, y1 + 0.12), (x0, y0 - 0.12), arrowprops={"arrowstyle": "->", "color": "0.6"})
         style = {"fontsize": 6, "color": "0.35", "ha": "center", "va": "center"}
-        axes.text(
-            0.45 * x0 + 0.55 * x1, 0.45 * y0 + 0.55 * y1, e.label, bbox={"fc": "w", "ec": "none", "pad": 0.5}, **style
-        )
+        label = e.label if len(e.label) <= 24 else "(listed below)"
+        box = {"fc": "w", "ec": "none", "pad": 0.5}
+        axes.text(0.45 * x0 + 0.55 * x1, 0.45 * y0 + 0.55 * y1, label, bbox=box, **style)
     for n, (x, y) in place.items():
         axes.text(
             x, y, n, ha="center", va="center", fontsize=9, bbox={"boxstyle": "round", "fc": "#eef3fb", "ec": "#4466aa"}

@@ -48,8 +48,8 @@ class RangeActivation(nn.Module):
     | (-inf, hi]           | hi - softplus(x + b)                   |
     | unit                 | x * rsqrt(sum x^2 + 1e-6)              |
 
-    A_log has one number a head and starts at 0. In the rows for (-inf, 0] and [lo, 0], the ranges of log decays, b starts
-    where the value is `-starting_rates`: decays between .905 and .999 a token, .990 where there is one number.
+    A_log has one number a head and starts at 0. In the rows for (-inf, 0] and [lo, 0], the ranges of log decays, b
+    starts where the value is `-starting_rates`: decays between .905 and .999 a token, .990 where there is one number.
     Otherwise b starts at 0.
     """
 

@@ -37,7 +37,7 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, cache: AttentionCache | None = None, return_cache: bool = False
     ) -> tuple[Tensor, AttentionCache | None]:
-        """x: [B, T, hidden]. Returns (y [B, T, hidden], what to pass as `cache` with the tokens that follow, or None)."""
+        """x: [B, T, hidden]. Returns (y [B, T, hidden], the cache to pass with the tokens that follow, or None)."""
         content, window = self.conv(self.project(x), None if cache is None else cache.window)
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in content.split(self.widths, -1))
         if cache is not None:

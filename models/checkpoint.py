@@ -13,8 +13,7 @@ from torch import Tensor
 
 import stateir
 from stateir.ir import Rule
-
-from .rule_text import canonical_text, rule_hash
+from stateir.printer import canonical, fingerprint
 
 
 class RuleChanged(ValueError):
@@ -34,7 +33,7 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
     """Writes the file in one move, so that an interrupted run leaves the previous one whole."""
     metadata = {"facts": json.dumps(checkpoint.facts, sort_keys=True)}
     if checkpoint.rule is not None:
-        metadata |= {"rule": canonical_text(checkpoint.rule), "rule_hash": rule_hash(checkpoint.rule)}
+        metadata |= {"rule": canonical(checkpoint.rule), "rule_hash": fingerprint(checkpoint.rule)}
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     save_file({name: t.detach().contiguous() for name, t in checkpoint.tensors.items()}, partial, metadata)
@@ -73,11 +72,13 @@ def load(path: Path, rule: Rule | None = None, allow_other_rule: bool = False) -
             raise RuleChanged(f"{path} holds an attention model, but was loaded with the rule {rule.name}")
         return Checkpoint(tensors, None, facts(path))
     stored = stateir.parse(metadata["rule"], filename=f"{path}:rule")
-    if rule_hash(stored) != metadata["rule_hash"]:
-        raise RuleChanged(f"{path}: the rule's text has hash {rule_hash(stored)}, its metadata say {metadata['rule_hash']}")
-    if rule is not None and rule_hash(rule) != metadata["rule_hash"] and not allow_other_rule:
+    if fingerprint(stored) != metadata["rule_hash"]:
+        raise RuleChanged(
+            f"{path}: the rule's text has hash {fingerprint(stored)}, its metadata say {metadata['rule_hash']}"
+        )
+    if rule is not None and fingerprint(rule) != metadata["rule_hash"] and not allow_other_rule:
         raise RuleChanged(
             f"{path} was trained with {stored.name} (hash {metadata['rule_hash']}), but the rule given is {rule.name} "
-            f"(hash {rule_hash(rule)}); load it without a rule to use its own text, or allow the other rule explicitly"
+            f"(hash {fingerprint(rule)}); load it without a rule to use its own text, or allow the other rule"
         )
     return Checkpoint(tensors, stored if rule is None else rule, facts(path))

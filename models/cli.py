@@ -87,7 +87,9 @@ def train(
 def eval_(
     checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", exists=True, help="A checkpoint.safetensors.")],
     rows: Annotated[int, typer.Option(help="Held-out rows.")] = 1024,
-    seed: Annotated[int | None, typer.Option(help="Seed of the rows; the run's by default.", show_default=False)] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the rows; the run's where none.", show_default=False)
+    ] = None,
     length: Annotated[int | None, typer.Option(help="Another length than in training.", show_default=False)] = None,
     pairs: Annotated[int | None, typer.Option(help="Another number of keys.", show_default=False)] = None,
     overwrites: Annotated[int | None, typer.Option(help="Another number of rewrites.", show_default=False)] = None,
@@ -109,7 +111,7 @@ def eval_(
         config = from_dict(TrainConfig, checkpoints.facts(checkpoint)["config"])
         rule = None if stored_rule else load_rule(config.model)
         saved = checkpoints.load(checkpoint, rule, allow_other_rule=edited_rule)
-        changed = {"length": length, "pairs": pairs, "overwrites": overwrites}
+        changed: dict[str, Any] = {"length": length, "pairs": pairs, "overwrites": overwrites}
         task = replace(config.task, **{name: value for name, value in changed.items() if value is not None})
     except ValueError as error:
         raise _refusal(error) from None

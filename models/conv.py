@@ -22,5 +22,7 @@ class ShortConvolution(nn.Module):
         seen = torch.cat([window, x], 1)
         T = x.shape[1]
         # A sum of shifted products; torch's depthwise conv1d is several times slower on a CPU.
-        y = sum((seen[:, i : i + T] * self.weight[:, i] for i in range(self.width)), start=torch.zeros((), dtype=x.dtype))
+        y = seen[:, :T] * self.weight[:, 0]
+        for i in range(1, self.width):
+            y = y + seen[:, i : i + T] * self.weight[:, i]
         return F.silu(y), seen[:, T:]

@@ -79,7 +79,8 @@ def _run_all(configs: list[TrainConfig], workers: int) -> list[Result]:
     ):
         reports = manager.Queue()
         bars = {c.model.rule: progress.add_task(c.model.rule, total=c.steps, seen="", start=False) for c in configs}
-        runs = [pool.submit(_work, config, reports) for config in configs]
+        # The slowest one, the last, goes first: the others share the second worker meanwhile.
+        runs = [pool.submit(_work, config, reports) for config in reversed(configs)]
         while not (all(run.done() for run in runs) and reports.empty()):
             try:
                 rule, record = reports.get(timeout=0.2)
@@ -89,7 +90,7 @@ def _run_all(configs: list[TrainConfig], workers: int) -> list[Result]:
             progress.update(bars[rule], completed=record["step"])
             if record["event"] == "eval":
                 progress.update(bars[rule], seen=f"accuracy {record['accuracy']:.3f}")
-        return [run.result() for run in runs]
+        return [run.result() for run in reversed(runs)]
 
 
 def _print(results: list[Result]) -> None:
@@ -106,9 +107,7 @@ def _print(results: list[Result]) -> None:
         expected = f"at most {most:.2f}" if least == 0 else f"at least {least:.2f}"
         carried = state_bytes(model, load_rule(model), result.config.task.length)
         seconds = f"{result.records[-1]['seconds']:.0f}"
-        table.add_row(
-            model.rule, f"{result.final:.3f}", expected, f"{carried:,}", seconds, config_hash(result.config)
-        )
+        table.add_row(model.rule, f"{result.final:.3f}", expected, f"{carried:,}", seconds, config_hash(result.config))
     console = Console()
     console.print(table)
     for result in results:

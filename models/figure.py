@@ -51,8 +51,8 @@ def save_figure(results: Sequence[Result], path: Path, title: str) -> list[Path]
     )  # fmt: skip
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="best")
-    for file in files[:2]:
-        figure.savefig(file, dpi=160)
+    for image in files[:2]:
+        figure.savefig(image, dpi=160)
     plt.close(figure)
     return files
 

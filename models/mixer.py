@@ -35,7 +35,8 @@ class MixerCache:
     window: Tensor
 
     def tensors(self) -> list[Tensor]:
-        state = [self.state] if isinstance(self.state, Tensor) else list(self.state.values())
+        """All of them: the state's in the order of their names, then the window."""
+        state = [self.state] if isinstance(self.state, Tensor) else [self.state[name] for name in sorted(self.state)]
         return [*state, self.window]
 
 
@@ -68,13 +69,13 @@ class Mixer(nn.Module):
         conv: int = 4,
         gate: Gate = "silu",
         seed: int = 0,
-        backend: Literal["auto", "step", "chunked", "triton"] = "auto",
+        backend: str = "auto",
     ) -> None:
         super().__init__()
         require(gate in get_args(Gate), f"gate must be one of {get_args(Gate)}, got {gate!r}")
         require(conv >= 1, f"conv must be at least 1, got {conv}")
         pairs = any(d.axis is Axis.PAIR for d in rule.declared)
-        require(not pairs or key_dim % 2 == 0, f"key_dim must be even for the pair vectors of {rule.name}, got {key_dim}")
+        require(not pairs or key_dim % 2 == 0, f"{rule.name} has pair vectors: key_dim must be even, got {key_dim}")
         self.rule, self.heads, self.gate = rule, heads, gate
         dims = {Axis.SCALAR: 1, Axis.KEY: key_dim, Axis.VALUE: value_dim, Axis.PAIR: key_dim // 2}
         # Content first, so that the convolution works on one slice.
@@ -88,9 +89,7 @@ class Mixer(nn.Module):
             {f"input_{i.name}": RangeActivation(i, heads, s) for i, s in zip(self.inputs, self.shapes, strict=True)}
         )
         generator = torch.Generator().manual_seed(seed)
-        self.params = nn.ModuleDict(
-            {f"param_{p.name}": RuleParameter(p, heads, dims, generator) for p in rule.params}
-        )
+        self.params = nn.ModuleDict({f"param_{p.name}": RuleParameter(p, heads, dims, generator) for p in rule.params})
         self.norm = nn.RMSNorm(value_dim, eps=1e-6)
         self.gate_project = nn.Linear(hidden, heads * value_dim, bias=False)
         self.out = nn.Linear(heads * value_dim, hidden, bias=False)
@@ -99,12 +98,10 @@ class Mixer(nn.Module):
     def forward(
         self, x: Tensor, cache: MixerCache | None = None, return_cache: bool = False
     ) -> tuple[Tensor, MixerCache | None]:
-        """x: [B, T, hidden]. Returns (y [B, T, hidden], what to pass as `cache` with the tokens that follow, or None)."""
+        """x: [B, T, hidden]. Returns (y [B, T, hidden], the cache to pass with the tokens that follow, or None)."""
         tensors, window = self.arguments(x, None if cache is None else cache.window)
-        o, state = self.op(
-            **tensors, initial_state=None if cache is None else cache.state, return_state=return_cache
-        )
-        return self._output(o, x), MixerCache(state, window) if return_cache else None
+        o, state = self.op(**tensors, initial_state=None if cache is None else cache.state, return_state=return_cache)
+        return self._output(o, x), None if state is None else MixerCache(state, window)
 
     def step(self, x: Tensor, cache: MixerCache | None = None) -> tuple[Tensor, MixerCache]:
         """One token. x: [B, hidden]. Returns (y [B, hidden], the new cache); `cache` is not written to."""
@@ -134,7 +131,8 @@ class Mixer(nn.Module):
     def _output(self, o: Tensor, x: Tensor) -> Tensor:
         g = self.gate_project(x)
         g = F.silu(g) if self.gate == "silu" else torch.sigmoid(g)
-        return self.out(self.norm(o).flatten(-2) * g)
+        y: Tensor = self.out(self.norm(o).flatten(-2) * g)
+        return y
 
 
 def _shape(declared: Input, dims: dict[Axis, int]) -> tuple[int, ...]:

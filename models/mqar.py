@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .config import require
+from .draw import distinct, gap_law, weighted_distinct
 
 Ids: TypeAlias = NDArray[np.int64]
 Filler: TypeAlias = Literal["zero", "token", "random", "zoology"]
@@ -106,15 +107,13 @@ def generate(config: MqarConfig, rows: int, seed: int | tuple[int, ...]) -> Rows
     rng = np.random.default_rng(seed)
     half = config.vocab // 2
     writes = config.pairs + config.overwrites
-    keys = 1 + _distinct(rng, rows, half - 1, config.pairs)
-    values = half + _distinct(rng, rows, half, writes)
+    keys = 1 + distinct(rng, rows, half - 1, config.pairs)
+    values = half + distinct(rng, rows, half, writes)
     order = _write_order(rng, rows, config)
     asked = np.tile(np.arange(config.pairs), (rows, 1))
     if config.queries < config.pairs:
-        asked = np.sort(_distinct(rng, rows, config.pairs, config.queries), axis=1)
-    # The Gumbel trick: the order of log p + Gumbel noise is that of drawing one after the other without repetition.
-    noise = -np.log(rng.exponential(size=(rows, config.space)))
-    gaps = np.argsort(-(np.log(_gap_law(config)) + noise), axis=1)[:, : config.queries]
+        asked = np.sort(distinct(rng, rows, config.pairs, config.queries), axis=1)
+    gaps = weighted_distinct(rng, rows, gap_law(config.space, config.a), config.queries)
     laid = assemble(config, keys, values, asked, gaps, order)
     return Rows(_fill(laid.inputs, keys, values, config, rng), laid.labels)
 
@@ -131,7 +130,7 @@ def generate_public(config: MqarConfig, rows: int, seed: int) -> Rows:
     require(config.vocab > config.length, f"vocab must exceed length = {config.length} there, got {config.vocab}")
     rng = np.random.RandomState(seed)
     half, D = config.vocab // 2, config.pairs
-    law = _gap_law(config)
+    law = gap_law(config.space, config.a)
     keys = np.stack([rng.choice(np.arange(1, half), D, replace=False) for _ in range(rows)])
     values = np.stack([rng.choice(np.arange(half, config.vocab), D, replace=False) for _ in range(rows)])
     gaps = np.stack([rng.choice(np.arange(config.space), D, replace=False, p=law) for _ in range(rows)])
@@ -200,28 +199,6 @@ def accuracy(predictions: Ids, labels: Ids) -> float:
     asked = labels != IGNORE
     right = (predictions == labels) & asked
     return float((right.sum(axis=1) / asked.sum(axis=1)).mean())
-
-
-def _gap_law(config: MqarConfig) -> NDArray[np.float64]:
-    law = config.a * np.arange(1, config.space + 1, dtype=np.float64) ** (config.a - 1)
-    return np.asarray(law / law.sum())
-
-
-def _distinct(rng: np.random.Generator, rows: int, ids: int, count: int) -> Ids:
-    """[rows, count] of 0 .. ids-1, without repetition in a row, every ordered choice equally likely."""
-    if 4 * count > ids:
-        return np.argsort(rng.random((rows, ids)), axis=1)[:, :count]
-    drawn = rng.integers(ids, size=(rows, count))
-    # Redrawing repetitions treats all ids alike, so the outcome stays uniform, and costs far less than a permutation.
-    while True:
-        order = np.argsort(drawn, axis=1, kind="stable")
-        ranked = np.take_along_axis(drawn, order, axis=1)
-        repeated = np.zeros_like(drawn, dtype=bool)
-        np.put_along_axis(repeated, order[:, 1:], ranked[:, 1:] == ranked[:, :-1], axis=1)
-        again = int(repeated.sum())
-        if again == 0:
-            return drawn
-        drawn[repeated] = rng.integers(ids, size=again)
 
 
 def _write_order(rng: np.random.Generator, rows: int, config: MqarConfig) -> Ids:

@@ -18,8 +18,8 @@ class RuleParameter(nn.Module):
     """One param of a rule for H heads; calling it gives the value [H, (n,) (D)].
 
     A trained param is stored as raw numbers: in [lo, hi] as the logit, in a half line as the log of the distance from
-    the bound, `unit` as a vector that is normalised on use, without a range as itself. Raw numbers start at the inverse of
-    the rule's start expression. A param without one starts at the middle of a finite range, at distance 1 from the
+    the bound, `unit` as a vector that is normalised on use, without a range as itself. Raw numbers start at the inverse
+    of the rule's start expression. A param without one starts at the middle of a finite range, at distance 1 from the
     bound of a half line, on (-inf, 0] like a log decay (`starting_rates`), on the sphere where `unit`, and otherwise
     at N(0, 0.02). A `fixed` param is a buffer that holds its value.
 

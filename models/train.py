@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 import stateir
 from stateir.ir import Rule
+from stateir.printer import fingerprint
 
 from . import checkpoint as checkpoints
 from .config import config_hash, from_dict, require, to_dict
 from .mixer import Mixer
 from .mqar import MqarConfig, Rows, accuracy, generate
-from .rule_text import rule_hash
 from .zoo import ATTENTION, Model, ModelConfig, state_bytes
 
 # The first number of every data seed, so that held-out rows are never training rows.
@@ -31,9 +31,9 @@ TRAIN, HELD_OUT = 0, 1
 class TrainConfig:
     """A run in full; stored with every accuracy.
 
-    lr rises linearly over `warmup` steps and falls along a cosine to 0 at `steps`. scalar_lr: factor on the learning rate of
-    the rule's scalar params. clip: largest norm of the gradient. eval_every: steps between evaluations on eval_rows
-    held-out rows (the same ones each time). stop_at: accuracy that ends the run early, None for never.
+    lr rises linearly over `warmup` steps and falls along a cosine to 0 at `steps`. scalar_lr: factor on the learning
+    rate of the rule's scalar params. clip: largest norm of the gradient. eval_every: steps between evaluations on
+    eval_rows held-out rows (the same ones each time). stop_at: accuracy that ends the run early, None for never.
     """
 
     task: MqarConfig = field(default_factory=MqarConfig)
@@ -265,7 +265,7 @@ def _restart_log(log: Path, config: TrainConfig, rule: Rule | None, run: _Run) -
         "event": "run",
         "config": to_dict(config),
         "config_hash": config_hash(config),
-        "rule_hash": None if rule is None else rule_hash(rule),
+        "rule_hash": None if rule is None else fingerprint(rule),
         "state_bytes": state_bytes(config.model, rule, config.task.length),
         "parameters": sum(p.numel() for p in run.model.parameters()),
     }

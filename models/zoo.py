@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -71,7 +70,9 @@ class Model(nn.Module):
 
     def __init__(self, config: ModelConfig, rule: Rule | None, tokens: int, seed: int = 0) -> None:
         super().__init__()
-        require((rule is None) == (config.rule == ATTENTION), f"config.rule is {config.rule!r}, but rule is {rule!r:.40}")
+        require(
+            (rule is None) == (config.rule == ATTENTION), f"config.rule is {config.rule!r}, but rule is {rule!r:.40}"
+        )
         self.config, self.rule = config, rule
         self.embed = nn.Embedding(tokens, config.hidden)
         self.blocks = nn.ModuleList(
@@ -86,6 +87,7 @@ class Model(nn.Module):
         """ids [B, T] -> what the head reads, [B, T, hidden], and the cache or None."""
         x, new = self.embed(ids), []
         for layer, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
             mixed, carried = block.mixer(block.norm(x), cache[layer] if cache else None, return_cache)
             x = block.after(x, mixed)
             new.append(carried)
@@ -102,7 +104,9 @@ class Model(nn.Module):
         """One token: ids [B] -> logits [B, tokens] and the new cache."""
         x, new = self.embed(ids), []
         for layer, block in enumerate(self.blocks):
-            mixed, carried = block.mixer.step(block.norm(x), cache[layer] if cache else None)
+            assert isinstance(block, Block)
+            mixer: Any = block.mixer  # a cache goes to the mixer that made it
+            mixed, carried = mixer.step(block.norm(x), cache[layer] if cache else None)
             x = block.after(x, mixed)
             new.append(carried)
         return self.head(self.norm(x)), new

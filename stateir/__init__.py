@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .codegen.operator import compile as compile  # noqa: TID251 - the one name that reaches down, on first use
+    from .codegen.operator import compile as compile
     from .diagnostics import RuleError as RuleError
     from .library import load as load
     from .library import parse as parse

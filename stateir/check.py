@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping
 
 from . import syntax as syn
+from .axes import named
 from .consts import evaluate
-from .expressions import MAX_COUNT, Typer, named
+from .expressions import Typer
 from .ir import (
     Axis,
     Bin,
@@ -27,7 +28,7 @@ from .ir import (
     children,
     walk,
 )
-from .names import Entry, reserved
+from .names import MAX_COUNT, Entry, reserved
 from .parser import MAX_DEPTH
 from .report import Report
 
@@ -36,7 +37,11 @@ MAX_UNFOLDED = 10_000
 
 
 def check(file: syn.File, text: str, constants: Mapping[str, float], report: Report) -> Rule | None:
-    """The typed rule, None if `report` got errors. `constants` replace the values of constant lets by name."""
+    """The typed rule; where `report` got errors, of the lines without one, so that later passes find theirs.
+
+    None if an update has an error: the versions of its state would be wrong. `constants` replace the values of constant
+    lets by name.
+    """
     return _Checker(file, text, constants, report).run()
 
 
@@ -55,6 +60,7 @@ class _Checker:
         self.lines: list[Line] = []
         self.typer = Typer(text, self.scope, self.versions, report)
         self.read_on: int | None = None
+        self.lost_update = False
         self.unfolded: dict[str, tuple[int, int]] = {}
 
     def run(self) -> Rule | None:
@@ -76,7 +82,8 @@ class _Checker:
             self.report.add("E002", self.file.span)
         if self.versions["S"] == 0 and "S" not in self.file.broken:
             self.report.add("E003", self.file.span)
-        if self.report.failed:
+        states = {state.name for state in self.states}
+        if self.lost_update or states & self.file.broken:
             return None
         return Rule(
             self.file.name,
@@ -115,7 +122,7 @@ class _Checker:
                 what=f"{d.kind} `{name}` cannot be a matrix",
                 help="only states are matrices; `outer(key, value)` makes a matrix of two vectors",
             )
-        if d.size is not None and size is None:
+        if (d.size is not None and size is None) or (d.range is not None and bounds is None):
             self.define(d.name, Entry("broken"))
             return
         kind = {"input": "input", "param": "param"}.get(d.kind, "state")
@@ -224,7 +231,7 @@ class _Checker:
         self.define(line.name, Entry("const", line=line.span.line, value=constant))
 
     def small_enough(self, line: syn.Let, value: Expr) -> bool:
-        """Later stages put lets in place: what that makes of the value must stay small, and flat enough for recursion."""
+        """Later stages put lets in place: what this makes of the value must stay small, and flat for recursion."""
         operations, depth = _unfolded(value, self.unfolded)
         self.unfolded[line.name.id] = operations, depth
         if operations <= MAX_UNFOLDED and depth <= 2 * MAX_DEPTH:
@@ -272,6 +279,7 @@ class _Checker:
                 values = range(lo, hi + 1)
         if not self.define(name, Entry("loop")) or not values:
             self.versions[line.state.id] = self.versions.get(line.state.id, 0) + 1
+            self.lost_update = True
             values = range(0)
         for i in values:
             self.scope[name.id] = Entry("loop", line=line.span.line, value=float(i))
@@ -282,6 +290,7 @@ class _Checker:
     def one_update(self, line: syn.Update, state: Entry | None) -> None:
         name, value = line.state.id, self.typer.expression(line.value)
         if state is None:
+            self.lost_update = True
             return
         if value is not None and self.fits(line, state, value):
             if line.op != "=":
@@ -292,6 +301,8 @@ class _Checker:
                 self.report.add(
                     "E005", line.span, what="a rule of this many lines after its loops", limit=f"{MAX_UPDATES} lines"
                 )
+        else:
+            self.lost_update = True
         self.versions[name] += 1
 
     def fits(self, line: syn.Update, state: Entry, value: Expr) -> bool:

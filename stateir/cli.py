@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 class Commands(typer.core.TyperGroup):
     """The commands of this file, and `mqar`, whose module is imported when it is asked for."""
 
-    def list_commands(self, ctx: typer.Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         return [*super().list_commands(ctx), "mqar"]
 
-    def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name != "mqar":
             return super().get_command(ctx, cmd_name)
         from typer.main import get_command
@@ -48,7 +49,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 # Modules that the core installation does not bring -> the extra that does.
-EXTRAS = {"torch": "torch", "triton": "torch", "safetensors": "zoo", "matplotlib": "zoo"}
+EXTRAS = {
+    "torch": "torch",
+    "triton": "torch",
+    "safetensors": "zoo",
+    "matplotlib": "zoo",
+    "lsprotocol": "lsp",
+    "pygls": "lsp",
+}
 
 
 class Form(StrEnum):
@@ -73,13 +81,15 @@ class Target(StrEnum):
 @app.command()
 def check(rules: RuleNames = None, all_: All = False, as_json: Json = False) -> None:
     """Check rules: axes, ranges, normal form, proofs, stability, plan."""
+    from .compile_text import compile_text
     from .diagnostics import RuleError
+    from .render import records, render_all
     from .screen import one_line, report
-    from .summary import Summary, summarise
+    from .summary import summarise
 
     names = _names(rules, all_)
     width = max(len(n) for n in names)
-    done: list[Summary] = []
+    done: list[dict[str, object]] = []
     failed = False
     for name in names:
         try:
@@ -87,14 +97,22 @@ def check(rules: RuleNames = None, all_: All = False, as_json: Json = False) -> 
             summary = summarise(rule, _backends(rule))
         except RuleError as error:
             failed = True
-            _print_errors(error)
+            if as_json:
+                found = records(error.diagnostics, error.filename)
+                done.append({"rule": name, "sound": False, "diagnostics": found})
+            else:
+                _print_errors(error)
             continue
-        done.append(summary)
         failed |= not summary.sound
-        if not as_json:
-            print(report(summary) if len(names) == 1 else one_line(summary, width), flush=True)
+        warnings = compile_text(rule.text)[1]
+        if as_json:
+            done.append({**summary.as_json(), "diagnostics": records(warnings, name)})
+            continue
+        print(report(summary) if len(names) == 1 else one_line(summary, width), flush=True)
+        if warnings:
+            print(render_all(warnings, rule.text, name), file=sys.stderr)
     if as_json:
-        print(json.dumps([s.as_json() for s in done], indent=2, ensure_ascii=False))
+        print(json.dumps(done, indent=2, ensure_ascii=False))
     if failed:
         raise typer.Exit(1)
 
@@ -189,6 +207,88 @@ def prove(
 
 
 @app.command()
+def verify(
+    rules: RuleNames = None,
+    all_: All = False,
+    full: Annotated[bool, typer.Option("--full", help="More lengths, chunk sizes and seeds.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the random arguments.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Measure a rule's generated code against its step reference: outputs, states, every gradient."""
+    from dataclasses import asdict
+
+    from .codegen.verify import verify as measure
+    from .screen import checks_of_one, checks_of_several
+
+    names = _names(rules, all_)
+    width = max(len(n) for n in names)
+    found: dict[str, Any] = {}
+    failed = False
+    for name in names:
+        rule = _load(name)
+        start = time.perf_counter()
+        checks = measure(rule, full=full, seed=seed)
+        seconds = time.perf_counter() - start
+        failed |= not all(c.passed for c in checks)
+        found[rule.name] = [{**asdict(c), "passed": c.passed} for c in checks]
+        if not as_json and len(names) == 1:
+            print(checks_of_one(rule.name, checks, seconds))
+        elif not as_json:
+            print(checks_of_several(f"{rule.name:<{width}}", checks, seconds), flush=True)
+    if as_json:
+        print(json.dumps(found, indent=2))
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def bench(
+    rule: RuleName,
+    batch: Annotated[int, typer.Option("-B", help="Sequences.")] = 1,
+    tokens: Annotated[int, typer.Option("-T", help="Tokens a sequence.")] = 4096,
+    heads: Annotated[int, typer.Option("-H", help="Heads.")] = 4,
+    keys: Annotated[int, typer.Option("-K", help="Key channels.")] = 64,
+    values: Annotated[int, typer.Option("-V", help="Value channels.")] = 64,
+    repeats: Annotated[int, typer.Option(help="Timed calls of each backend.")] = 5,
+    threads: Annotated[int, typer.Option(help="Threads of PyTorch.")] = 2,
+) -> None:
+    """Time a rule's backends on the CPU in float32, forward and with the backward pass."""
+    from .codegen.bench import compare_backends
+
+    sizes = {"B": batch, "T": tokens, "H": heads, "K": keys, "V": values}
+    loaded = _load(rule)
+    print(f"{loaded.name}: {', '.join(f'{name} = {size}' for name, size in sizes.items())}, float32")
+    print(compare_backends(loaded, **sizes, repeats=repeats, threads=threads))
+
+
+@app.command()
+def fmt(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Rule files.", show_default=False)],
+    check_only: Annotated[
+        bool, typer.Option("--check", help="Write nothing; fail if a file is not formatted.")
+    ] = False,
+) -> None:
+    """Format rule files in place: white space and the order of attributes alone."""
+    from .fmt import format_text
+
+    changed = []
+    for file in files:
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            _refuse(f"{file}: {error}")
+        new = format_text(text, str(file))
+        if new != text:
+            changed.append(file)
+            if not check_only:
+                file.write_text(new, encoding="utf-8")
+    for file in changed:
+        print(f"{'not formatted' if check_only else 'formatted'}: {file}")
+    if check_only and changed:
+        raise typer.Exit(1)
+
+
+@app.command()
 def explain(code: Annotated[str, typer.Argument(help="A code such as E302.")]) -> None:
     """Explain an error code, with an example and a way out."""
     from .errors import explain as explanation
@@ -197,6 +297,14 @@ def explain(code: Annotated[str, typer.Argument(help="A code such as E302.")]) -
         print(explanation(code.upper()))
     except KeyError:
         _refuse(f"there is no error code {code}")
+
+
+@app.command()
+def lsp() -> None:
+    """Serve an editor on standard input and output (language server; needs the extra `lsp`)."""
+    from .editor.server import serve
+
+    serve()
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from .ir import Bin, Call, Expr, Neg, Num, Span
+from .ir import Bin, Call, Expr, Neg, Num, Span, children
 
 
 def number(value: float, span: Span) -> Expr:
@@ -29,6 +29,16 @@ def evaluate(e: Expr) -> float | None:
             known = [v for v in values if v is not None]
             return call(fn, *known) if len(known) == len(values) else None
     return None
+
+
+def overflowing(e: Expr) -> Expr | None:
+    """The smallest constant part of e that is not finite."""
+    for x in children(e):
+        inside = overflowing(x)
+        if inside is not None:
+            return inside
+    value = evaluate(e)
+    return e if value is not None and math.isinf(value) else None
 
 
 def _safe(f: Callable[..., float], *args: float) -> float:

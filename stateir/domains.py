@@ -13,7 +13,7 @@ from .report import Report
 
 def check_domains(rule: Rule, report: Report) -> None:
     ranges = Ranges(rule)
-    for declared in (*rule.params, *rule.states):
+    for declared in _with_start(rule):
         _start_inside(declared, ranges, report)
     states = {state.name: state for state in rule.states}
     for line in rule.lines:
@@ -25,8 +25,12 @@ def check_domains(rule: Rule, report: Report) -> None:
             _defined(x, ranges, report, source)
 
 
+def _with_start(rule: Rule) -> list[Param | State]:
+    return [*rule.params, *rule.states]
+
+
 def _expressions(rule: Rule) -> Iterator[Expr]:
-    for declared in (*rule.params, *rule.states):
+    for declared in _with_start(rule):
         if declared.start is not None:
             yield declared.start
     for line in rule.lines:

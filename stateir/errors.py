@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from .diagnostics import Diagnostic
 from .error_table import TABLE
 from .ir import Span
@@ -11,6 +13,13 @@ def diagnostic(
     code: str, span: Span, *, help: str | None = None, suggestion: str | None = None, **facts: object
 ) -> Diagnostic:
     """A finding of the table's row `code`; `facts` fill its message."""
+    return finding(code, span, facts, help, suggestion)
+
+
+def finding(
+    code: str, span: Span, facts: Mapping[str, object], help: str | None = None, suggestion: str | None = None
+) -> Diagnostic:
+    """The same with the facts in a mapping."""
     row = TABLE[code]
     return Diagnostic(code, span, row.message.format(**facts), help or row.help, suggestion)
 

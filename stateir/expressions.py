@@ -6,13 +6,12 @@ import math
 from typing import Literal, cast
 
 from . import syntax as syn
-from .consts import evaluate, number
-from .ir import FUNCTIONS, Axis, Bin, Call, Contract, Dim, Expr, Head, Neg, Num, Outer, Prev, Ref, Span
-from .names import BUILTINS, Entry, nearest, reserved
+from .axes import KEY, MATRIX, SCALAR, VALUE, ambiguity, contracted, joined, named
+from .calls import call
+from .consts import number, overflowing
+from .ir import Bin, Contract, Expr, Head, Neg, Num, Ref, Span
+from .names import Entry, nearest, reserved
 from .report import Report
-
-MAX_COUNT = 64
-SCALAR, KEY, VALUE, PAIR, MATRIX = Axis.SCALAR, Axis.KEY, Axis.VALUE, Axis.PAIR, Axis.MATRIX
 
 # `line`: any value. `start`: constants, and `dim`. `head`: the same with `head`. `bound`: numbers alone.
 Where = Literal["line", "start", "head", "bound"]
@@ -36,8 +35,12 @@ class Typer:
     def expression(self, e: syn.Expr, where: Where = "line") -> Expr | None:
         self.where = where
         typed = self.type(e)
-        if typed is None or self._finite(typed):
+        if typed is None or where != "line":
             return typed
+        infinite = overflowing(typed)
+        if infinite is None:
+            return typed
+        self.report.add("E406", infinite.span, what=f"`{self.source(infinite.span)}`")
         return None
 
     def type(self, e: syn.Expr) -> Expr | None:
@@ -60,7 +63,7 @@ class Typer:
                 return self.sum(e)
             case syn.Chain():
                 return self.chain(e)
-        return self.call(e)
+        return call(self, e)
 
     # names
 
@@ -189,7 +192,10 @@ class Typer:
         if any(x is None for x in maybe):
             return None
         typed = cast("list[Expr]", maybe)
-        if not self._grouping_is_clear(e, typed):
+        unclear = ambiguity([x.axis for x in typed], e.ops, [self.source(x.span) for x in e.factors])
+        if unclear is not None:
+            what, left, right = unclear
+            self.report.add("E215", e.span, what=what, help=f"write `{left}` or `{right}`", rewrites=[left, right])
             return None
         result = typed[0]
         for op, written, x in zip(e.ops, e.factors[1:], typed[1:], strict=True):
@@ -200,48 +206,8 @@ class Typer:
             result = made
         return result
 
-    def _grouping_is_clear(self, e: syn.Chain, typed: list[Expr]) -> bool:
-        """Rule 9: at most one @ in a run, and every factor but its operands is a scalar."""
-        at = [i for i, op in enumerate(e.ops) if op == "@"]
-        if not at:
-            return True
-        source = [self.source(x.span) for x in e.factors]
-
-        def join(lo: int, hi: int) -> str:
-            return " ".join(
-                [source[lo], *(f"{op} {x}" for op, x in zip(e.ops[lo:hi], source[lo + 1 : hi + 1], strict=True))]
-            )
-
-        def group(lo: int, hi: int) -> str:
-            return source[lo] if lo == hi else f"({join(lo, hi)})"
-
-        i, last = at[0], len(source) - 1
-        if len(at) > 1:
-            j = at[1]
-            before = f"{join(0, i - 1)} {e.ops[i - 1]} " if i else ""
-            after = f" {e.ops[j + 1]} {join(j + 2, last)}" if j + 1 < last else ""
-            left = f"{before}({join(i, j)}) @ {source[j + 1]}{after}"
-            right = f"{before}{source[i]} @ ({join(i + 1, j + 1)}){after}"
-            what = "two `@` in one run of products: they can be grouped in different ways"
-        else:
-            others = [n for n in range(last + 1) if n not in (i, i + 1)]
-            vector = next((n for n in others if typed[n].axis is not SCALAR), None)
-            divided = i > 0 and e.ops[i - 1] == "/"
-            if vector is None and not divided:
-                return True
-            before = f"{join(0, i - 1)} {e.ops[i - 1]} " if i else ""
-            after = f" {e.ops[i + 1]} {join(i + 2, last)}" if i + 1 < last else ""
-            left, right = f"{group(0, i)} @ {group(i + 1, last)}", f"{before}({join(i, i + 1)}){after}"
-            what = (
-                f"`{source[i]}` both divides and is an operand of `@`"
-                if vector is None
-                else f"`{source[vector]}` is {named(typed[vector].axis)} in a run with `@`: groupings of it differ"
-            )
-        self.report.add("E215", e.span, what=what, help=f"write `{left}` or `{right}`", rewrites=[left, right])
-        return False
-
     def binary(self, op: Op, a: Expr, b: Expr, span: Span) -> Expr | None:
-        axis = _joined(op, a.axis, b.axis)
+        axis = joined(op, a.axis, b.axis)
         if axis is not None:
             return Bin(op, a, b, axis, span)
         help = None
@@ -256,169 +222,16 @@ class Typer:
         return None
 
     def contract(self, a: Expr, b: Expr, span: Span) -> Expr | None:
-        shared = _parts(a.axis) & _parts(b.axis)
-        if len(shared) == 1:
-            left = (_parts(a.axis) | _parts(b.axis)) - shared
-            return Contract(a, b, next(iter(left), SCALAR), span)
-        text = f"{self.source(a.span)} * {self.source(b.span)}"
+        axis = contracted(a.axis, b.axis)
+        if axis is not None:
+            return Contract(a, b, axis, span)
         scalar = SCALAR in (a.axis, b.axis)
+        shared = "two axes" if a.axis is b.axis is MATRIX else "no axis"
         self.report.add(
             "E202",
             span,
-            what=f"`@` of {named(a.axis)} and {named(b.axis)}: they share {'no axis' if not shared else 'two axes'}",
-            help="a product with a scalar is written `*`"
-            if scalar
-            else "`@` sums over the one axis that both sides share",
-            rewrites=[text] if scalar else [],
+            what=f"`@` of {named(a.axis)} and {named(b.axis)}: they share {shared}",
+            help="a product with a scalar is written `*`" if scalar else "`@` sums over the one axis that both share",
+            rewrites=[f"{self.source(a.span)} * {self.source(b.span)}"] if scalar else [],
         )
         return None
-
-    # calls
-
-    def call(self, e: syn.Apply) -> Expr | None:
-        fn = e.fn.id
-        if fn not in BUILTINS:
-            if fn in self.scope or reserved(fn) is not None:
-                self.report.add(
-                    "E101", e.fn.span, what="the function", name=fn, help=f"`{fn}` is a name, not a function"
-                )
-            else:
-                self.report.add(
-                    "E101",
-                    e.fn.span,
-                    what="the function",
-                    name=fn,
-                    rewrites=nearest(fn, BUILTINS),
-                    help="functions are " + ", ".join(sorted(BUILTINS)),
-                )
-            return None
-        if fn == "dim":
-            return self.dim(e)
-        if fn == "prev":
-            return self.prev(e)
-        maybe = [self.type(x) for x in e.args]
-        count = FUNCTIONS.get(fn, 2)
-        if len(e.args) != count:
-            self.report.add("E212", e.span, what=f"`{fn}` takes {count} argument{'s' * (count > 1)}, not {len(e.args)}")
-            return None
-        if any(x is None for x in maybe):
-            return None
-        args = tuple(cast("list[Expr]", maybe))
-        return self.apply(fn, args, e.span)
-
-    def apply(self, fn: str, args: tuple[Expr, ...], span: Span) -> Expr | None:
-        axes = [x.axis for x in args]
-        axis: Axis | None = axes[0]
-        if fn == "outer":
-            if set(axes) == {KEY, VALUE}:
-                return Outer(*(args if axes[0] is KEY else args[::-1]), span=span)
-            axis, wanted = None, "one key and one value vector"
-        elif fn == "unit":
-            if axis in (SCALAR, MATRIX):
-                self.report.add("E211", span, what=f"`unit` of {named(axes[0])}; it takes a vector")
-                return None
-        elif fn == "rotate":
-            axis = KEY if axes[0] is KEY and axes[1] in (PAIR, SCALAR) else None
-            wanted = "a key vector and an angle (pair or scalar)"
-        elif len(args) == 2:
-            axis = _joined("+", *axes)
-            wanted = "equal axes, or a vector and a scalar"
-        if axis is None:
-            self.report.add(
-                "E202", span, what=f"`{fn}` of {named(axes[0])} and {named(axes[1])}", help=f"`{fn}` takes {wanted}"
-            )
-            return None
-        return Call(fn, args, axis, span)
-
-    def dim(self, e: syn.Apply) -> Expr | None:
-        if self.where == "bound":
-            self.report.add("E104", e.span, what="`dim` may not stand in the bound of a range")
-            return None
-        if len(e.args) == 1 and isinstance(e.args[0], syn.Name) and e.args[0].id in ("key", "value"):
-            return Dim(Axis(e.args[0].id), e.span)
-        self.report.add("E212", e.span, what="`dim` takes the word `key` or `value`")
-        return None
-
-    def prev(self, e: syn.Apply) -> Expr | None:
-        if len(e.args) > 2:
-            self.report.add("E212", e.span, what=f"`prev` takes one or two arguments, not {len(e.args)}")
-            return None
-        n = 1
-        if len(e.args) == 2:
-            steps = e.args[1]
-            if (
-                not isinstance(steps, syn.Number)
-                or not float(steps.text).is_integer()
-                or not 1 <= float(steps.text) <= MAX_COUNT
-            ):
-                self.report.add(
-                    "E214",
-                    steps.span,
-                    what=f"`{self.source(steps.span)}` tokens ago",
-                    help=f"`prev(x, n)` takes a literal n from 1 to {MAX_COUNT}",
-                )
-                return None
-            n = int(float(steps.text))
-        x = e.args[0]
-        if not isinstance(x, syn.Name | syn.Item):
-            self.report.add(
-                "E214",
-                x.span,
-                what="`prev` takes an input, not an expression",
-                help="apply `prev` to each input inside",
-            )
-            return None
-        entry = self.scope.get(x.id)
-        if entry is not None and entry.kind not in ("input", "broken"):
-            self.report.add("E214", x.span, what=f"`prev` takes an input; `{x.id}` is {_kind(entry)}")
-            return None
-        of = self.type(x)
-        return Prev(of, n, of.axis, e.span) if isinstance(of, Ref) else None
-
-    def _finite(self, e: Expr) -> bool:
-        """Reports constants that overflow; an `inf` that is written, in a start value or a bound, stays."""
-        match e:
-            case Num(value, span) if math.isinf(value) and self.source(span) != "inf":
-                self.report.add("E406", span, what=f"`{self.source(span)}`")
-                return False
-            case Neg(x):
-                return self._finite(x)
-            case Bin(_, a, b) | Contract(a, b) | Outer(a, b):
-                inside = all([self._finite(a), self._finite(b)])
-            case Call(_, args):
-                inside = all([self._finite(x) for x in args])
-            case _:
-                return True
-        value_of = evaluate(e) if inside and self.where == "line" else None
-        if value_of is not None and math.isinf(value_of):
-            self.report.add("E406", e.span, what=f"`{self.source(e.span)}`")
-            return False
-        return inside
-
-
-def _parts(axis: Axis) -> frozenset[Axis]:
-    """An axis as a set: a scalar has none, a matrix two."""
-    if axis is MATRIX:
-        return frozenset({KEY, VALUE})
-    return frozenset() if axis is SCALAR else frozenset({axis})
-
-
-def _joined(op: str, a: Axis, b: Axis) -> Axis | None:
-    """The axis of a elementwise `a op b`, None if they do not fit (rule 10)."""
-    if a is b:
-        return a
-    small, large = sorted((a, b), key=lambda axis: len(_parts(axis)))
-    if op in "*/":
-        return large if _parts(small) <= _parts(large) else None
-    return large if small is SCALAR and large is not MATRIX else None
-
-
-def named(axis: Axis) -> str:
-    """The axis of a value in words."""
-    return {SCALAR: "a scalar", MATRIX: "a matrix"}.get(axis, f"a {axis.value} vector")
-
-
-def _kind(entry: Entry) -> str:
-    return {"input": "an input", "param": "a param", "state": "a state", "loop": "the variable of a loop"}.get(
-        entry.kind, "a let"
-    )

@@ -1,4 +1,5 @@
-"""The formatter: one layout for rule files. It changes white space and the order of attributes alone; it is idempotent."""
+"""The formatter: one layout for rule files. It is idempotent, and changes white space and the order of
+attributes alone."""
 
 from __future__ import annotations
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 
+from . import recurrences
 from .compile_text import compile_text
 from .diagnostics import RuleError
 from .ir import Rule
 
+_FOLDER = Path(recurrences.__path__[0])
+
 
 def names() -> tuple[str, ...]:
     """The rules of the library, sorted."""
-    files = resources.files("stateir.recurrences").iterdir()
-    return tuple(sorted(file.name.removesuffix(".rule") for file in files if file.name.endswith(".rule")))
+    return tuple(sorted(file.stem for file in _FOLDER.glob("*.rule")))
 
 
 def parse(text: str, filename: str = "<rule>", constants: Mapping[str, float] | None = None) -> Rule:
@@ -38,7 +39,7 @@ def load(source: str | os.PathLike[str], **constants: float) -> Rule:
     if isinstance(source, os.PathLike) or source.endswith(".rule") or "/" in source or os.sep in source:
         path = Path(source)
         return parse(path.read_text(encoding="utf-8-sig"), str(path), constants)
-    file = resources.files("stateir.recurrences") / f"{source}.rule"
+    file = _FOLDER / f"{source}.rule"
     if not file.is_file():
         close = difflib.get_close_matches(source, names(), n=1)
         hint = f"; did you mean {close[0]!r}?" if close else f"; it has {', '.join(names())}"

@@ -9,6 +9,9 @@ from typing import Literal
 
 from .ir import FUNCTIONS, Axis
 
+# The longest array and look-back, and the largest bound of a loop.
+MAX_COUNT = 64
+
 KEYWORDS = frozenset({"rule", "input", "param", "state", "let", "update", "read", "for", "in", "unit", "fixed"})
 AXES = frozenset(axis.value for axis in Axis)
 BUILTINS = frozenset({*FUNCTIONS, "outer", "dim", "prev"})

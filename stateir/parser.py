@@ -37,8 +37,8 @@ def defined(line: str) -> list[str]:
 
 
 class Malformed(Exception):
-    """What lark accepts and the language does not: nesting beyond MAX_DEPTH, which would exhaust the stages that recurse,
-    and an attribute given twice."""
+    """What lark accepts and the language does not: an attribute given twice, and nesting beyond MAX_DEPTH, which would
+    exhaust the stages that recurse."""
 
     def __init__(self, diagnostic: Diagnostic) -> None:
         self.diagnostic = diagnostic

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from .ir import Axis, Expr, Prev, Rule, walk
 from .normal import Core, NormalForm
 from .ranges import Ranges
+from .scans import Scan, scans
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Plan:
     cost_class: str
     pairs: str
     solve: str
+    scans: tuple[Scan, ...]
     carried: tuple[str, ...]
     largest_exponent: float
     shape: Shape
@@ -79,6 +81,7 @@ def plan(nf: NormalForm, core: Core, shape: Shape | None = None) -> Plan:
         cost_class=_cost_class(decay, len(erases)),
         pairs=_pairs(decay, shape.chunk),
         solve=_solve(len(erases), len(core.rows), shape.chunk),
+        scans=scans(nf.rule),
         carried=carried(nf.rule),
         largest_exponent=_largest_exponent(nf, shape.chunk),
         shape=shape,
@@ -164,8 +167,17 @@ def _cost(nf: NormalForm, core: Core, erases: int, products: int, shape: Shape) 
     return Cost(inputs + output, 2 * inputs + output, chunk, step, state)
 
 
-def describe(p: Plan, backends: Mapping[str, str | None]) -> list[tuple[str, str]]:
-    """The plan as (what, how) lines. `backends`: by name None, or why the rule does not have it."""
+def _scan(scan: Scan) -> str:
+    kinds = {
+        "affine": "affine, z -> a z + b, by chunks",
+        "max-plus": "(max, +), m -> max(m + a, b), by chunks",
+        "sequential": "sequential: the rule's own lines, token by token",
+    }
+    return f"{', '.join(scan.states)}: {kinds[scan.kind]}"
+
+
+def describe(p: Plan, backends: Mapping[str, str | None] | None = None) -> list[tuple[str, str]]:
+    """The plan as (what, how) lines. `backends`: by name None, or why the rule does not have it; no line if None."""
     s, c = p.shape, p.cost
     rows = "1 row" if p.rows == 1 else f"{p.rows} rows"
     lines = [
@@ -174,6 +186,7 @@ def describe(p: Plan, backends: Mapping[str, str | None]) -> list[tuple[str, str
         ("rows", f"{rows} a token, {p.erases} of them erasing; {p.reads} read{'s' if p.reads != 1 else ''} of S"),
         ("pairs", f"{p.products} tile{'s' if p.products != 1 else ''} of pairs a chunk: {p.pairs}"),
         ("solve", p.solve),
+        *(("scan", _scan(scan)) for scan in p.scans),
         ("carried", ", ".join(p.carried)),
         ("sizes", f"K = {s.K}, V = {s.V}, chunks of {s.chunk} tokens, {s.itemsize} bytes a number"),
         ("bytes", f"{c.forward_bytes:,} forward, {c.backward_bytes:,} backward (a token and head, compulsory)"),
@@ -184,7 +197,7 @@ def describe(p: Plan, backends: Mapping[str, str | None]) -> list[tuple[str, str
     if p.largest_exponent > 0:
         grows = f"a decay may exceed one: exponents up to {p.largest_exponent:.4g} a chunk"
         lines.append(("growth", f"{grows}, {'finite' if p.largest_exponent < 80 else 'too large'} in fp32"))
-    return lines + describe_backends(backends)
+    return lines if backends is None else lines + describe_backends(backends)
 
 
 def describe_backends(backends: Mapping[str, str | None]) -> list[tuple[str, str]]:

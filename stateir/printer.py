@@ -44,7 +44,8 @@ def fingerprint(rule: Rule) -> str:
 
 
 def _lines(rule: Rule) -> Iterator[str]:
-    for declared in (*rule.inputs, *rule.params, *rule.states[1:]):
+    declarations: list[Input | Param | State] = [*rule.inputs, *rule.params, *rule.states[1:]]
+    for declared in declarations:
         yield _declaration(declared)
     for line in rule.lines:
         match line:

@@ -8,6 +8,7 @@ the core form composes over the tokens of a chunk to (I + A) U = Y - E~ e^L S_0 
 from __future__ import annotations
 
 import time
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from .build import ONE, exp
@@ -185,16 +186,17 @@ def _chunk(algebra: Algebra, core: Core) -> bool:
             out = [a * b for a, b in zip(out, decay(t), strict=True)]
         return out
 
-    def vec(axis: Axis, *key: object) -> list[Entries]:
-        return algebra.fresh(axis, *key)  # type: ignore[arg-type]
+    def vec(axis: Axis, *key: Hashable) -> list[Entries]:
+        entries: list[Entries] = algebra.fresh(axis, *key)
+        return entries
 
-    def coupled(form: CoreRow | CoreRead, tag: tuple[object, ...], t: int, i: int, c: Expr | None) -> Entries:
+    def coupled(form: CoreRow | CoreRead, tag: tuple[Hashable, ...], t: int, i: int, c: Expr | None) -> Entries:
         if c is not None:
-            return algebra.symbol("c", *tag, t, i)  # type: ignore[arg-type]
+            return algebra.symbol("c", *tag, t, i)
         pairs = zip(vec(Axis.KEY, *tag, t), vec(Axis.KEY, "p", i, t), strict=True)
         return sum((a * b for a, b in pairs), algebra.ring.zero)
 
-    def token_read(form: CoreRow | CoreRead, tag: tuple[object, ...], t: int, state: Entries) -> list[Entries]:
+    def token_read(form: CoreRow | CoreRead, tag: tuple[Hashable, ...], t: int, state: Entries) -> list[Entries]:
         """What a covector of token t reads, from the state before the token and the rows it sees."""
         out = read(vec(Axis.KEY, *tag, t), scale(decay(t), state) if form.post else state)
         for i, c in form.couplings:
@@ -202,7 +204,7 @@ def _chunk(algebra: Algebra, core: Core) -> bool:
             out = [a + factor * b for a, b in zip(out, vec(Axis.VALUE, "u", i, t), strict=True)]
         return out
 
-    def chunk_read(form: CoreRow | CoreRead, tag: tuple[object, ...], t: int, S0: Entries) -> list[Entries]:
+    def chunk_read(form: CoreRow | CoreRead, tag: tuple[Hashable, ...], t: int, S0: Entries) -> list[Entries]:
         """The same from S_0 and the whole chunk's U: a row of e^L S_0 and of A (or M)."""
         level = t if form.post else t - 1
         q = vec(Axis.KEY, *tag, t)

@@ -20,6 +20,7 @@ from .ir import (
     Let,
     Neg,
     Num,
+    Outer,
     Param,
     Prev,
     Ref,
@@ -166,7 +167,9 @@ class Ranges:
                 return self._contraction(a, b)
             case Call(fn, args):
                 return self._call(fn, args)
-        return self._product_of([*_factors(e.key), *_factors(e.value)])
+            case Outer(key, value):
+                return self._product_of([*_factors(key), *_factors(value)])
+        raise TypeError(f"not an expression: {e!r}")
 
     def _product_of(self, factors: list[Expr]) -> Interval:
         """The range of an elementwise product, in which equal factors are one power."""
@@ -195,7 +198,7 @@ class Ranges:
             case "rsqrt":
                 return iv.reciprocal(iv.sqrt(a))
             case "unit":
-                return iv.meet(Interval(-1.0, 1.0), a) if a.lo == a.hi else _signed(a, 1.0)
+                return _signed(a)
             case "rotate":
                 return iv.REALS if iv.magnitude(a) else iv.ZERO
         return _SIMPLE[fn](a)
@@ -207,8 +210,6 @@ class Ranges:
         declared = self._declared.get(e.name)
         if declared is None or e.axis is Axis.MATRIX:
             return iv.REALS
-        if declared.range is None and isinstance(declared, Param) and declared.fixed and declared.start is not None:
-            return self.of(declared.start)
         return declared.range or iv.REALS
 
     def _norm_of_name(self, e: Ref) -> float:
@@ -245,6 +246,6 @@ def _product(a: float, b: float) -> float:
     return 0.0 if a == 0 or b == 0 else a * b
 
 
-def _signed(a: Interval, bound: float) -> Interval:
-    """The range of a vector of norm up to `bound` whose entries have the signs of a's."""
-    return iv.meet(Interval(-bound, bound), Interval(0.0 if a.lo >= 0 else -bound, 0.0 if a.hi <= 0 else bound))
+def _signed(a: Interval) -> Interval:
+    """The range of a vector of norm at most 1 whose entries have the signs of a's."""
+    return Interval(0.0 if a.lo >= 0 else -1.0, 0.0 if a.hi <= 0 else 1.0)

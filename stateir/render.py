@@ -1,8 +1,6 @@
-"""Diagnostics as a person reads them, under the line of text they speak of, and as JSON."""
+"""Diagnostics as a person reads them, under the line of text they speak of, and as data."""
 
 from __future__ import annotations
-
-import json
 
 from .diagnostics import Diagnostic, RuleError
 
@@ -24,21 +22,22 @@ def render_all(found: list[Diagnostic], text: str, filename: str) -> str:
     return "\n\n".join(shown)
 
 
-def to_json(error: RuleError) -> str:
-    """The findings as a JSON list; lines and columns count from 1, `end` is the column after the last character."""
-    return json.dumps([_record(d, error.filename) for d in error.diagnostics], indent=2, ensure_ascii=False)
-
-
-def _record(d: Diagnostic, filename: str) -> dict[str, object]:
-    place = {"file": filename, "line": d.span.line, "column": d.span.column, "end": d.span.end}
-    return {
-        "code": d.code,
-        "severity": _severity(d),
-        **place,
-        "message": d.message,
-        "help": d.help,
-        "suggestion": d.suggestion,
-    }
+def records(found: list[Diagnostic], filename: str) -> list[dict[str, object]]:
+    """Findings as plain data; lines and columns count from 1, `end` is the column after the last character."""
+    return [
+        {
+            "code": d.code,
+            "severity": _severity(d),
+            "file": filename,
+            "line": d.span.line,
+            "column": d.span.column,
+            "end": d.span.end,
+            "message": d.message,
+            "help": d.help,
+            "suggestion": d.suggestion,
+        }
+        for d in found
+    ]
 
 
 def _severity(d: Diagnostic) -> str:

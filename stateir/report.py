@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .diagnostics import Diagnostic
-from .errors import diagnostic
+from .errors import finding
 from .ir import Span
 
 
@@ -18,13 +18,19 @@ class Report:
         self._seen: set[tuple[str, Span]] = set()
 
     def add(
-        self, code: str, span: Span, *, help: str | None = None, rewrites: Sequence[str] = (), **facts: object
+        self,
+        code: str,
+        span: Span,
+        *,
+        help: str | None = None,
+        rewrites: Sequence[str] = (),
+        **facts: object,
     ) -> None:
         """`rewrites` are texts for the place of `span`, the likeliest first."""
         if (code, span) in self._seen:
             return
         self._seen.add((code, span))
-        found = diagnostic(code, span, help=help, **facts)
+        found = finding(code, span, facts, help)
         self.found.append(found)
         if rewrites:
             self.rewrites[found] = tuple(rewrites)

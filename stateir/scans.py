@@ -88,8 +88,8 @@ def _one(rule: Rule, name: str) -> Scan:
         return Scan((name,), "affine", None if a == Num(1.0) else a, b)
     tropical = _tropical(value, before)
     if tropical is not None and tropical[0] is not _ABSENT:
-        a, b = tropical
-        return Scan((name,), "max-plus", a if isinstance(a, Expr) else None, b)
+        shift, floor = tropical
+        return Scan((name,), "max-plus", shift if isinstance(shift, Expr) else None, floor)
     return Scan((name,), "sequential")
 
 

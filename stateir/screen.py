@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -68,3 +70,43 @@ def _section(title: str, rows: list[tuple[str, str]]) -> Iterator[str]:
     yield ""
     yield title
     yield from (f"  {left:<{width}}  {right}" for left, right in rows)
+
+
+class Measured(Protocol):
+    """A measured error and the limit it must keep."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def error(self) -> float: ...
+    @property
+    def limit(self) -> float: ...
+    @property
+    def note(self) -> str: ...
+    @property
+    def passed(self) -> bool: ...
+
+
+def checks_of_one(rule: str, checks: Sequence[Measured], seconds: float) -> str:
+    """What `stateir verify RULE` says: every check, and how many failed."""
+    width = max(len(c.name) for c in checks)
+    lines = [f"{rule}: the generated code against the step reference", ""]
+    note = ""
+    for c in checks:
+        said, note = (f"  {c.note}" if c.note not in ("", note) else ""), c.note
+        lines.append(f"  {'ok' if c.passed else 'FAILED':<6} {c.name:<{width}}  {_measured(c)}{said}")
+    failed = sum(not c.passed for c in checks)
+    return "\n".join([*lines, "", f"{len(checks)} checks, {failed} failed, {seconds:.1f} s"])
+
+
+def checks_of_several(rule: str, checks: Sequence[Measured], seconds: float) -> str:
+    """One line of `stateir verify --all`: the check that comes nearest to its limit."""
+    worst = max(checks, key=lambda c: math.inf if math.isnan(c.error) else c.error / (c.limit or 1.0))
+    verdict = "ok" if all(c.passed for c in checks) else "FAILED"
+    nearest = f"nearest its limit: {worst.name} {_measured(worst)}"
+    return f"{verdict:<6} {rule}  {len(checks):3} checks {seconds:6.1f} s   {nearest}"
+
+
+def _measured(c: Measured) -> str:
+    """The error and its limit; a limit of 0 counts values whose bits differ."""
+    return f"{c.error:.1e} of {c.limit:.1e}" if c.limit else f"{c.error:.0f} differ"

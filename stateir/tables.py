@@ -1,5 +1,8 @@
-"""The parser of `grammar.lark`. Its LALR tables are kept in `grammar.json`, since making them takes longer than all else
-that loading a rule does. `python -m stateir.tables` makes the file anew after a change of the grammar."""
+"""The parser of `grammar.lark`.
+
+Its LALR tables are kept in `grammar.json`: making them takes as long as all else that loading a rule does.
+`python -m stateir.tables` makes the file anew after a change of the grammar.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ def grammar() -> lark.Lark:
     made = json.loads(TABLES.read_text(encoding="utf-8"))
     if made["of"] != _stamp(text):
         return build(text)
-    return lark.Lark.load({"data": _whole_keys(made["data"]), "memo": _whole_keys(made["memo"])})  # type: ignore[arg-type]
+    return lark.Lark.load({"data": _whole_keys(made["data"]), "memo": _whole_keys(made["memo"])})
 
 
 def build(text: str) -> lark.Lark:
@@ -37,7 +40,9 @@ def tables(text: str) -> str:
     saved = io.BytesIO()
     build(text).save(saved)
     content = pickle.loads(saved.getvalue())
-    return json.dumps({"of": _stamp(text), "data": content["data"], "memo": content["memo"]}, separators=(",", ":")) + "\n"
+    return (
+        json.dumps({"of": _stamp(text), "data": content["data"], "memo": content["memo"]}, separators=(",", ":")) + "\n"
+    )
 
 
 def _stamp(text: str) -> list[str]:

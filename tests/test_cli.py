@@ -10,6 +10,7 @@ import pytest
 
 from stateir import cli
 
+RECURRENCES = Path(__file__).resolve().parent.parent / "recurrences"
 MINE = """rule mine
 input q: key unit, k: key unit, v: value, beta: scalar in (0, 1)
 update S += outer(beta * k, v - k @ S)
@@ -27,6 +28,7 @@ class Run:
         with pytest.raises(SystemExit) as exit_:
             cli.main()
         out, err = self.capsys.readouterr()
+        self.err = err
         assert (exit_.value.code not in (0, None)) == fails, out + err
         return err if fails and not out else out
 
@@ -69,6 +71,29 @@ def test_a_broken_rule_is_shown_with_carets_and_fails(run: Run, tmp_path: Path) 
     assert "^^^^" in err
 
 
+def test_findings_as_json(run: Run, tmp_path: Path) -> None:
+    broken, warned = tmp_path / "broken.rule", tmp_path / "warned.rule"
+    broken.write_text(MINE.replace("- k @", "- kk @"))
+    warned.write_text(MINE.replace("beta * k,", "beta * unit(k),"))
+    refused, sound = json.loads(run("check", str(broken), str(warned), "--json", fails=True))
+    (error,) = refused.pop("diagnostics")
+    assert refused == {"rule": str(broken), "sound": False}
+    assert (error["code"], error["severity"], error["file"]) == ("E101", "error", str(broken))
+    place = (error["line"], error["column"], error["end"])
+    assert broken.read_text().splitlines()[place[0] - 1][place[1] - 1 : place[2] - 1] == "kk"
+    assert error["suggestion"] == "k"
+    assert sound["sound"] is True
+    assert [d["code"] for d in sound["diagnostics"]] == ["W102"]
+
+
+def test_a_warning_is_shown_and_does_not_fail(run: Run, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.rule"
+    mine.write_text(MINE.replace("beta * k,", "beta * unit(k),"))
+    out = run("check", str(mine))
+    assert "warning[W102]" not in out
+    assert "warning[W102]" in run.err
+
+
 def test_the_other_rules_are_checked_after_a_broken_one(run: Run, tmp_path: Path) -> None:
     mine = tmp_path / "mine.rule"
     mine.write_text("rule mine\n")
@@ -107,6 +132,57 @@ def test_prove(run: Run) -> None:
     assert "S " in out
     several = run("prove", "dplr", "rwkv7", "--with", "a=kappa", "b=-a*kappa", "g=w", "--state")
     assert several.startswith("proved")
+
+
+def test_fmt(run: Run, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.rule"
+    mine.write_text(MINE)
+    assert run("fmt", str(mine), "--check", fails=True) == f"not formatted: {mine}\n"
+    assert mine.read_text() == MINE
+    assert run("fmt", str(mine)) == f"formatted: {mine}\n"
+    assert "input  q: key unit, k: key unit" in mine.read_text()
+    assert run("fmt", str(mine)) == ""
+    assert run("fmt", *map(str, RECURRENCES.glob("*.rule")), "--check") == ""
+
+
+def test_emit_writes_a_file_that_needs_torch_alone(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "gla_form.py"
+    assert run("emit", "gla", "-o", str(out)).startswith(f"{out}: ")
+    text = out.read_text()
+    assert "import torch" in text
+    assert "stateir" not in text
+    compile(text, str(out), "exec")
+
+
+def test_verify(run: Run, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.rule"
+    mine.write_text(MINE)
+    out = run("verify", str(mine))
+    assert "gradient of beta" in out
+    assert " 0 failed, " in out
+    found = json.loads(run("verify", str(mine), "--json"))
+    assert {check["passed"] for check in found["mine"]} == {True}
+
+
+def test_a_failed_check_is_seen(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from stateir.codegen import verify
+
+    monkeypatch.setattr(verify, "FLOAT64", 0.0)
+    out = run("verify", "delta", fails=True)
+    assert "FAILED chunked = step: output" in out
+
+
+def test_bench(run: Run) -> None:
+    sizes = ("-T", "16", "-H", "1", "-K", "4", "-V", "6")
+    out = run("bench", "delta", *sizes, "--repeats", "1", "--threads", "1")
+    assert "T = 16" in out
+    assert "\nstep " in out
+    assert "\nchunked " in out
+
+
+def test_a_backend_that_a_rule_lacks_is_refused(run: Run) -> None:
+    err = run("emit", "titans_linear", "-o", "unused.py", "--target", "triton", fails=True)
+    assert err.startswith("error: titans_linear has no triton backend")
 
 
 def test_explain_is_quick() -> None:

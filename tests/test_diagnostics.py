@@ -9,7 +9,7 @@ from language_cases import CASES, H, R, U
 import stateir
 from stateir.compile_text import compile_text
 from stateir.ir import Span
-from stateir.render import MAX_SHOWN, render, to_json
+from stateir.render import MAX_SHOWN, records, render
 
 SEVERAL = """\
 rule several "Six errors"   # and a comment
@@ -22,6 +22,12 @@ update S  = tanh(S) * exq(1)
 update z += n
 read   o = a + log(k) @ S
 """
+
+
+def refused(text: str, filename: str = "<rule>") -> stateir.RuleError:
+    with pytest.raises(stateir.RuleError) as caught:
+        stateir.parse(text, filename)
+    return caught.value
 
 
 def places(text: str) -> list[tuple[str, int, int, int]]:
@@ -42,6 +48,26 @@ def test_lines_and_columns_of_several_errors_are_exact() -> None:
 def test_a_broken_name_is_not_reported_again() -> None:
     text = H + "let a = kk\nlet b2 = a * 2\nlet c2 = b2 + a\n" + U + "read o = c2 * (q @ S)\n"
     assert places(text) == [("E101", 3, 9, 11)]
+
+
+def test_a_name_of_a_malformed_line_is_not_reported_again() -> None:
+    text = H + "let a = " + "-" * 120 + "k\n" + "input s: scalar unit unit, s2: scalar\nlet b2 = a + s2 * k\n" + U + R
+    assert [place[:2] for place in places(text)] == [("E005", 3), ("E001", 4)]
+
+
+def test_errors_of_the_algebra_and_of_ranges_stand_beside_those_of_names() -> None:
+    text = H + "let a = log(k)\nupdate S += outer(k, (q @ S) * (k @ S))\nread o = qq @ S\n"
+    assert [place[:2] for place in places(text)] == [("E403", 3), ("E302", 4), ("E101", 5)]
+
+
+def test_a_lost_update_leaves_no_false_ranges() -> None:
+    lines = "state z: key in [0, inf)\nupdate z = max(kk, 1)\nlet a = 1 / z\n"
+    assert [place[:2] for place in places(H + lines + U + R)] == [("E101", 4)]
+
+
+def test_a_bad_range_is_the_only_finding_about_its_name() -> None:
+    text = H + "input s: scalar in [2, 1]\nlet a = 1 / s\nupdate S = s * S\n" + R
+    assert [place[:2] for place in places(text)] == [("E401", 3)]
 
 
 def test_two_errors_of_one_line_are_both_reported() -> None:
@@ -83,22 +109,22 @@ def test_carets_stand_under_the_culprit_after_tabs_and_in_long_lines() -> None:
 
 
 def test_many_errors_are_cut_with_their_number() -> None:
-    error = pytest.raises(stateir.RuleError, stateir.parse, H + "let a = kk\n" * 50 + U + R).value
+    error = refused(H + "let a = kk\n" * 50 + U + R)
     assert len(error.diagnostics) == 50
     assert render(error).endswith(f"... and {50 - MAX_SHOWN} more")
 
 
 def test_json_has_every_finding() -> None:
-    error = pytest.raises(stateir.RuleError, stateir.parse, SEVERAL, "my.rule").value
-    records = json.loads(to_json(error))
-    assert [(r["file"], r["code"], r["line"], r["column"], r["end"]) for r in records] == [
+    error = refused(SEVERAL, "my.rule")
+    found = json.loads(json.dumps(records(error.diagnostics, error.filename)))
+    assert [(r["file"], r["code"], r["line"], r["column"], r["end"]) for r in found] == [
         ("my.rule", *place) for place in places(SEVERAL)
     ]
-    assert {r["severity"] for r in records} == {"error"}
+    assert {r["severity"] for r in found} == {"error"}
 
 
 def test_an_error_survives_pickling() -> None:
-    error = pytest.raises(stateir.RuleError, stateir.parse, SEVERAL, "my.rule").value
+    error = refused(SEVERAL, "my.rule")
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 

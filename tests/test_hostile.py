@@ -24,6 +24,7 @@ TEXTS = {
     "good lines": H + "".join(f"let a{i} = 2 * k\n" for i in range(10_000)) + U + R,
     "updates": H + "update S += outer(k, v) for i in 0..64\n" * 20 + R,
     "chained lets": H + "let a0 = k\n" + "".join(f"let a{i + 1} = a{i} + a{i}\n" for i in range(900)) + U + R,
+    "doubled lets": H + "let a0 = k\n" + "".join(f"let a{i + 1} = a{i} + a{i}\n" for i in range(20)) + U + R,
     "a long line": H + "let a = " + "x" * 300_000 + "\n" + U + R,
     "declarations": "rule x\ninput " + ", ".join(f"a{i}: kee" for i in range(20_000)) + "\n" + U + R,
     "quotes": 'rule x "' * 3000,

@@ -72,7 +72,7 @@ def test_a_path_is_read_and_named_in_errors(tmp_path: Path) -> None:
     file.write_text("\ufeff" + stateir.load("gla").text, encoding="utf-8")
     assert stateir.load(file) == stateir.load(str(file)) == stateir.load("gla")
     file.write_text("rule mine\n")
-    with pytest.raises(stateir.RuleError, match="mine.rule:1:1"):
+    with pytest.raises(stateir.RuleError, match=r"mine\.rule:1:1"):
         stateir.load(file)
     with pytest.raises(FileNotFoundError):
         stateir.load(tmp_path / "none.rule")
@@ -82,11 +82,12 @@ def test_loading_a_rule_is_light() -> None:
     """In a fresh process, without the checks that lark makes only where `interegular` is installed."""
     code = (
         "import sys, time; sys.modules['interegular'] = None; start = time.process_time(); import stateir;"
-        "stateir.load('qed'); print(time.process_time() - start, sorted({'torch', 'triton', 'sympy'} & set(sys.modules)))"
+        "stateir.load('qed'); seconds = time.process_time() - start;"
+        "print(seconds, sorted({'torch', 'triton', 'sympy'} & set(sys.modules)))"
     )
     runs = [
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split(" ", 1)
-        for _ in range(3)
+        for _ in range(5)
     ]
     assert {loaded.strip() for _, loaded in runs} == {"[]"}
     assert min(float(seconds) for seconds, _ in runs) < 0.3

@@ -190,7 +190,9 @@ def test_no_branch_on_a_rules_name() -> None:
 
 
 def test_content_is_what_has_no_range() -> None:
-    content = {name: [i.name for i in stateir.load(name).inputs if is_content(i)] for name in ("qed", "rwkv7", "mamba2")}
+    content = {
+        name: [i.name for i in stateir.load(name).inputs if is_content(i)] for name in ("qed", "rwkv7", "mamba2")
+    }
     assert content == {"qed": ["q", "k", "v"], "rwkv7": ["r", "k", "kappa", "v"], "mamba2": ["C", "B", "x"]}
 
 

@@ -152,7 +152,7 @@ def test_num_queries() -> None:
     config = MqarConfig(40, 16, 64, num_queries=4)
     rows = generate(config, 2000, 0)
     assert ((rows.labels != IGNORE).sum(axis=1) == 4).all()
-    asked, written = places(config, rows)
+    _, written = places(config, rows)
     assert ambiguous(config, rows) == 0
     # Every key is asked equally often: 500 of 2,000 rows, standard deviation 19.
     assert np.abs(np.bincount(written.ravel() // 2, minlength=16) - 500).max() < 90

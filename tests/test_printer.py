@@ -101,5 +101,5 @@ def test_the_layout() -> None:
 
 
 def test_a_text_that_does_not_parse_is_left_alone() -> None:
-    with pytest.raises(stateir.RuleError, match="mine.rule:2:7"):
+    with pytest.raises(stateir.RuleError, match=r"mine\.rule:2:7"):
         format_text("rule x\nlet a b\n", "mine.rule")

@@ -161,7 +161,7 @@ def test_a_checkpoint_refuses_an_edited_rule(tmp_path: Path) -> None:
     assert same.facts["step"] == 4
     file.write_text(EDITED.replace("(0, 1)", "[0, 2]"))
     edited = stateir.load(str(file))
-    with pytest.raises(checkpoints.RuleChanged, match="was trained with mine .* but the rule given is mine"):
+    with pytest.raises(checkpoints.RuleChanged, match=r"was trained with mine .* but the rule given is mine"):
         checkpoints.load(path, edited)
     assert checkpoints.load(path, edited, allow_other_rule=True).rule == edited
     assert checkpoints.load(path).rule == stateir.parse(EDITED)

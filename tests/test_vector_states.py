@@ -1,0 +1,97 @@
+"""States beside S, look-back, rotation: chunked equals step with gradients, and a split run is a whole run."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import stateir
+from stateir.codegen.samples import sample_arguments
+
+HEAD = "rule x\ninput q: key, k: key, v: value, f: scalar in (-inf, 0], i: scalar, b: key in [0, 1], th: pair\n"
+LINES = {
+    "affine key": "state z: key = 0.5\nupdate z = exp(f) * z + b * k\nupdate S += outer(z, v)\nread o = q @ S\n",
+    "affine value": "state y: value\nupdate y = y / 2 + v\nupdate S += outer(k, y)\nread o = q @ S + y\n",
+    "running maximum": "state m: scalar = -2\nlet d = f + m - i\nupdate m = max(f + m, i)\n"
+    "update S = exp(min(d, 0)) * S + exp(min(-d, 0)) * outer(k, v)\nread o = q @ S + exp(min(m, 0)) * v\n",
+    "sequential": "state z: key\nlet old = z\nupdate z = tanh(z + k)\nupdate z = z - old / 2\n"
+    "update S += outer(old, v - z @ S)\nread o = q @ S\n",
+    "two together": "state z: key\nstate y: key\nupdate z = z / 2 + tanh(y) + k\nupdate y = y / 2 - z / 4\n"
+    "update S += outer(y, v)\nread o = z @ S\n",
+    "middle version": "state z: key\nupdate z = z / 2 + k\nlet h = z\nupdate z = b * z\nupdate S += outer(h, v)\n"
+    "read o = z @ S\n",
+    "accumulator": "state c: scalar\nupdate c += 1\nupdate S += outer(k / c, v)\nread o = q @ S\n",
+    "look-back": "update S = exp(f) * S + outer(prev(k), prev(v, 3))\nread o = prev(q, 2) @ S + prev(i) * v\n",
+    "rotation": "state a: pair\nlet p = rotate(prev(k), -a)\nupdate a += th\n"
+    "update S += outer(rotate(k, -a), v) + outer(p, v)\nread o = rotate(q, -a) @ S\n",
+}
+CHUNK, B, H, K, V = 8, 2, 2, 6, 5
+
+
+def rule_of(name: str):
+    text = HEAD + LINES[name]
+    if name == "accumulator":
+        text = text.replace("state c: scalar", "state c: scalar in (0, inf) = 1")
+    return stateir.parse(text)
+
+
+def run(rule, backend, arguments, state=None):
+    op = stateir.compile(rule, backend, chunk_size=CHUNK if backend == "chunked" else None)
+    return op(**arguments, initial_state=state, return_state=True)
+
+
+def pieces(arguments, a, b):
+    return {n: x[:, a:b] for n, x in arguments.items()}
+
+
+def flat(o, state):
+    return {"o": o, **state} if isinstance(state, dict) else {"o": o, "S": state}
+
+
+@pytest.mark.parametrize("T", [0, 1, 2, 19])
+@pytest.mark.parametrize("name", LINES)
+def test_chunked_equals_step_with_gradients(name, T):
+    rule = rule_of(name)
+    arguments = {n: x.requires_grad_() for n, x in sample_arguments(rule, B=B, T=T, H=H, K=K, V=V, seed=1).items()}
+    _, start = run(rule, "step", sample_arguments(rule, B=B, T=5, H=H, K=K, V=V, seed=2))
+    grads = []
+    results = []
+    for backend in ("step", "chunked"):
+        state = {n: x.clone().requires_grad_() for n, x in flat(None, start).items() if n != "o"}
+        given = state if isinstance(start, dict) else state["S"]
+        found = flat(*run(rule, backend, arguments, given))
+        torch.manual_seed(0)
+        loss = sum((x * torch.randn(x.shape, dtype=x.dtype)).sum() for x in found.values())
+        leaves = [*arguments.values(), *state.values()]
+        grads.append(torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True))
+        results.append(found)
+    for key, expected in results[0].items():
+        assert torch.allclose(results[1][key], expected, rtol=1e-10, atol=1e-12), key
+    for key, a, b in zip([*arguments, *state], *grads, strict=True):
+        assert torch.allclose(a, b, rtol=1e-9, atol=1e-11), f"gradient of {key}"
+
+
+@pytest.mark.parametrize(("backend", "at"), [("step", 5), ("chunked", CHUNK), ("chunked", 2 * CHUNK)])
+@pytest.mark.parametrize("name", LINES)
+def test_a_split_run_is_the_whole_run_bit_for_bit(name, backend, at):
+    rule = rule_of(name)
+    arguments = sample_arguments(rule, B=B, T=21, H=H, K=K, V=V, seed=3)
+    whole, last = run(rule, backend, arguments)
+    first, state = run(rule, backend, pieces(arguments, 0, at))
+    second, end = run(rule, backend, pieces(arguments, at, 21), state)
+    assert torch.equal(torch.cat((first, second), 1), whole)
+    for key, x in flat(None, last).items():
+        if key != "o":
+            assert torch.equal(flat(None, end)[key], x), key
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_decoding_equals_the_whole_run(name):
+    rule = rule_of(name)
+    arguments = sample_arguments(rule, B=B, T=11, H=H, K=K, V=V, seed=4)
+    op = stateir.compile(rule, "chunked", chunk_size=4)
+    whole, _ = op(**arguments)
+    _, state = op(**pieces(arguments, 0, 6), return_state=True)
+    for t in range(6, 11):
+        o, state = op.step(**{n: x[:, t] for n, x in arguments.items()}, state=state)
+        assert torch.allclose(o, whole[:, t], rtol=1e-10, atol=1e-12)
