@@ -34,15 +34,12 @@ def source(rule: Rule, backend: str, chunk_size: int | None) -> str:
     """The generated text of a backend that the rule has."""
     if backend == "step":
         return step_source(rule)
-<<<<<<< HEAD
     if backend == "triton":
         return triton_source(rule, _core(rule))
     return sequence_source(rule, _core(rule), chunk_size)
 
 
 def _core(rule: Rule) -> Core:
-=======
->>>>>>> main
     form = normal_form(rule)
     assert form is not None, f"{rule.name} has no normal form"
     return core(form)

@@ -6,6 +6,7 @@ import itertools
 import operator
 import os
 from collections.abc import Callable
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -57,7 +58,7 @@ class Operator:
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"{rule.name}: chunk_size = {chunk_size}: expected at least 1")
         self.carries_dict = not carries_s_alone(rule)
-        self._runners: dict[str, Callable[..., tuple[Tensor, State]]] = {}
+        self._modules: dict[str, ModuleType] = {}
         self._reference = load_source(step_source(rule), f"{rule.name}.step")
 
     def __repr__(self) -> str:
@@ -86,7 +87,7 @@ class Operator:
         dtype, device = _compute_dtype(tensors), next(iter(tensors.values())).device
         state = self._state(initial_state, sizes, batch, dtype, device, "initial_state")
         backend = self._backend(dtype, device)
-        run = backends.functions(self.rule, backend, self.chunk_size).run
+        run = self._functions(backend).run
         with torch.autocast(device.type, enabled=False):
             args = self._prepared(tensors, sizes, dtype, device)
             if backend == "triton":  # the value input's dtype decides how its products are taken
@@ -106,7 +107,7 @@ class Operator:
             args = self._prepared(tensors, sizes, dtype, device, token=True)
             step = self._reference.step
             if self._backend(dtype, device) == "triton" and not _differentiated([*args, carried]):
-                step = backends.functions(self.rule, "triton", None).step
+                step = self._functions("triton").step
             o, after = step(carried, *args)
         return o.to(self._output_dtype(tensors)), after
 
@@ -124,7 +125,6 @@ class Operator:
             has = ", ".join(n for n, lack in self.backends.items() if lack is None)
             raise BackendError(f"{self.rule.name} has no {name} backend: {reason}; it has {has}")
 
-<<<<<<< HEAD
     def _backend(self, dtype: torch.dtype, device: torch.device) -> str:
         """The backend of a call. The kernels compute in float32 and need a GPU (or Triton's interpreter)."""
         double = dtype == torch.float64
@@ -137,16 +137,12 @@ class Operator:
         if self.backend == "triton" and device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
             raise ValueError(f"{self.rule.name}: the triton backend needs CUDA tensors; got tensors on {device}")
         return self.backend
-=======
-    def _runner(self, device: torch.device) -> Callable[..., tuple[Tensor, State]]:
-        name = self.backend
-        if name == "auto":
-            order = ("triton", "chunked", "step") if device.type == "cuda" else ("chunked", "step")
-            name = next(n for n in order if self.backends[n] is None)
-        if name not in self._runners:
-            self._runners[name] = backends.runner(self.rule, name, self.chunk_size)
-        return self._runners[name]
->>>>>>> main
+
+    def _functions(self, backend: str) -> ModuleType:
+        """The backend's generated module, made once."""
+        if backend not in self._modules:
+            self._modules[backend] = backends.functions(self.rule, backend, self.chunk_size)
+        return self._modules[backend]
 
     def _state(
         self, given: State | None, sizes: Sizes, batch: int, dtype: torch.dtype, device: torch.device, name: str
