@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from types import ModuleType
 
 from stateir.affine import normal_form
 from stateir.core import core
 from stateir.ir import Axis, Rule
+from stateir.normal import Core
 
 from .chunked_module import sequence_source
 from .generated import load_source
+from .shape import shape_of
 from .step import step_source
+from .triton_module import triton_lacks, triton_source
 
 NAMES = ("step", "chunked", "triton")
 
@@ -20,11 +22,11 @@ def lacks(rule: Rule, backend: str) -> str | None:
     """Why a rule does not have a backend; None if it has it."""
     if backend == "step":
         return None
-    if backend == "triton":
-        return "this version has no Triton backend"
     matrices = [s.name for s in rule.states if s.axis is Axis.MATRIX]
     if len(matrices) > 1:
         return f"it carries several matrix states ({', '.join(matrices)})"
+    if backend == "triton":
+        return triton_lacks(shape_of(_core(rule)))
     return None
 
 
@@ -32,12 +34,17 @@ def source(rule: Rule, backend: str, chunk_size: int | None) -> str:
     """The generated text of a backend that the rule has."""
     if backend == "step":
         return step_source(rule)
+    if backend == "triton":
+        return triton_source(rule, _core(rule))
+    return sequence_source(rule, _core(rule), chunk_size)
+
+
+def _core(rule: Rule) -> Core:
     form = normal_form(rule)
     assert form is not None, f"{rule.name} has no normal form"
-    return sequence_source(rule, core(form), chunk_size)
+    return core(form)
 
 
-def runner(rule: Rule, backend: str, chunk_size: int | None) -> Callable[..., Any]:
-    """The backend's function of (inputs..., params..., state), which gives the output and the state after it."""
-    run: Callable[..., Any] = load_source(source(rule, backend, chunk_size), f"{rule.name}.{backend}").run
-    return run
+def functions(rule: Rule, backend: str, chunk_size: int | None) -> ModuleType:
+    """The backend's module: `run(inputs..., params..., state)` gives the output and the state after it."""
+    return load_source(source(rule, backend, chunk_size), f"{rule.name}.{backend}")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import operator
+import os
 from collections.abc import Callable
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -56,7 +58,7 @@ class Operator:
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"{rule.name}: chunk_size = {chunk_size}: expected at least 1")
         self.carries_dict = not carries_s_alone(rule)
-        self._runners: dict[str, Callable[..., tuple[Tensor, State]]] = {}
+        self._modules: dict[str, ModuleType] = {}
         self._reference = load_source(step_source(rule), f"{rule.name}.step")
 
     def __repr__(self) -> str:
@@ -84,9 +86,12 @@ class Operator:
         batch = sizes.B if offsets is None else len(offsets) - 1
         dtype, device = _compute_dtype(tensors), next(iter(tensors.values())).device
         state = self._state(initial_state, sizes, batch, dtype, device, "initial_state")
-        run = self._runner(device)
+        backend = self._backend(dtype, device)
+        run = self._functions(backend).run
         with torch.autocast(device.type, enabled=False):
             args = self._prepared(tensors, sizes, dtype, device)
+            if backend == "triton":  # the value input's dtype decides how its products are taken
+                args[self._value] = args[self._value].to(self._output_dtype(tensors))
             if offsets is None:
                 o, state = self._sequence(run, args, state, sizes)
             else:
@@ -99,7 +104,11 @@ class Operator:
         dtype, device = _compute_dtype(tensors), next(iter(tensors.values())).device
         carried = self._state(state, sizes, sizes.B, dtype, device, "state")
         with torch.autocast(device.type, enabled=False):
-            o, after = self._reference.step(carried, *self._prepared(tensors, sizes, dtype, device, token=True))
+            args = self._prepared(tensors, sizes, dtype, device, token=True)
+            step = self._reference.step
+            if self._backend(dtype, device) == "triton" and not _differentiated([*args, carried]):
+                step = self._functions("triton").step
+            o, after = step(carried, *args)
         return o.to(self._output_dtype(tensors)), after
 
     def source(self, target: str = "torch") -> str:
@@ -116,14 +125,24 @@ class Operator:
             has = ", ".join(n for n, lack in self.backends.items() if lack is None)
             raise BackendError(f"{self.rule.name} has no {name} backend: {reason}; it has {has}")
 
-    def _runner(self, device: torch.device) -> Callable[..., tuple[Tensor, State]]:
-        name = self.backend
-        if name == "auto":
-            order = ("triton", "chunked", "step") if device.type == "cuda" else ("chunked", "step")
-            name = next(n for n in order if self.backends[n] is None)
-        if name not in self._runners:
-            self._runners[name] = backends.runner(self.rule, name, self.chunk_size)
-        return self._runners[name]
+    def _backend(self, dtype: torch.dtype, device: torch.device) -> str:
+        """The backend of a call. The kernels compute in float32 and need a GPU (or Triton's interpreter)."""
+        double = dtype == torch.float64
+        if self.backend == "auto":
+            kernels = device.type == "cuda" and not double
+            order = ("triton", "chunked", "step") if kernels else ("chunked", "step")
+            return next(n for n in order if self.backends[n] is None)
+        if self.backend == "triton" and double:
+            raise ValueError(f"{self.rule.name}: the triton backend computes in float32; got a float64 argument")
+        if self.backend == "triton" and device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+            raise ValueError(f"{self.rule.name}: the triton backend needs CUDA tensors; got tensors on {device}")
+        return self.backend
+
+    def _functions(self, backend: str) -> ModuleType:
+        """The backend's generated module, made once."""
+        if backend not in self._modules:
+            self._modules[backend] = backends.functions(self.rule, backend, self.chunk_size)
+        return self._modules[backend]
 
     def _state(
         self, given: State | None, sizes: Sizes, batch: int, dtype: torch.dtype, device: torch.device, name: str
@@ -176,9 +195,13 @@ class Operator:
             states.append(after)
         return torch.cat(outputs, 1), _joined(states)
 
+    @property
+    def _value(self) -> int:
+        """The place of the input that gives the output its dtype."""
+        return next((n for n, i in enumerate(self.rule.inputs) if i.axis is Axis.VALUE), 0)
+
     def _output_dtype(self, tensors: dict[str, Tensor]) -> torch.dtype:
-        value = next((i.name for i in self.rule.inputs if i.axis is Axis.VALUE), self.rule.inputs[0].name)
-        x = tensors[value]
+        x = tensors[self.rule.inputs[self._value].name]
         if x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type):
             return torch.get_autocast_dtype(x.device.type)
         return x.dtype
@@ -186,6 +209,12 @@ class Operator:
 
 def _compute_dtype(tensors: dict[str, Tensor]) -> torch.dtype:
     return torch.float64 if any(x.dtype == torch.float64 for x in tensors.values()) else torch.float32
+
+
+def _differentiated(args: list[Tensor | State]) -> bool:
+    """Whether autograd would record an operation on these."""
+    tensors = itertools.chain.from_iterable(x.values() if isinstance(x, dict) else (x,) for x in args)
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
 def _map(f: Callable[[Tensor], Tensor], state: State) -> State:

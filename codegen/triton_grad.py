@@ -1,0 +1,215 @@
+"""The local gradients of a chunk, after the reverse scan: one kernel for the matrices, one for all that has K columns.
+
+    couplings   dA = -dR U^T   dB = -dR Y_w^T   dM = dO U^T   dN = dO Y_w^T, and from these the explicit dc
+    local       dE = -e^L (dR S_0^T) + dA . P      dQ = e^L (dO S_0^T) + dM . P      (. carries the pair decays)
+                dP = e^(G_C - G) (U dS^T) + dA^T . E + dM^T . Q
+                dg_t = sum of q dQ and e dE over rows that have seen t
+                     + sum of p dP over rows written before t (through the state) or from t on (-, through the pairs)
+                     + e^(G_C) sum over v of S_0 dS
+
+Products of a token with itself carry no decay and are added last, so that dg never contains them.
+"""
+
+from __future__ import annotations
+
+from .triton_intra import factor, factors
+from .triton_text import Kernel, KernelText, Text, chunk_program, locate, log_decay, same_token
+from .triton_tiles import Group, Pair, Tiles
+
+
+def couplings_kernel(tiles: Tiles) -> Kernel | None:
+    """The kernel `couplings_grad`, one program a chunk; None where there are no matrices."""
+    if not tiles.pairs:
+        return None
+    lefts = [x for x in tiles.lefts if any(pair.left == x for pair in tiles.pairs)]
+    pointers = ["dy" if x.name == "e" else "do" for x in lefts]
+    pointers += ["u" if x.name == "p" else "yw" for x in tiles.rights]
+    pointers += [f"d{pair.name}" for pair in tiles.pairs]
+    pointers += ["dc"] if tiles.couplings else []
+    docstring = "Gradients of the chunk's matrices, where they are not zero by construction."
+    text = KernelText("couplings_grad", docstring, pointers, ["V", "BV", "C"])
+    chunk_program(text)
+    locate(text, tiles.groups)
+    text(f"dtype: tl.constexpr = d{tiles.pairs[0].name}.dtype.element_ty", "")
+    for pair in tiles.pairs:
+        text(f"z_{pair.name} = tl.zeros([{pair.left.size}, {pair.right.size}], tl.float32)")
+    with text.block("for v in range(0, V, BV):"):
+        text("col = v + tl.arange(0, BV)")
+        for x in lefts:
+            source = "dy" if x.name == "e" else "do"
+            text(f"{x.name}_tile = _load({source}, {x.at}, {x.live}, col, V).to(dtype)")
+        for x in tiles.rights:
+            source = "u" if x.name == "p" else "yw"
+            text(f"{x.name}_tile = _load_t({source}, {x.at}, {x.live}, col, V)")
+        for pair in tiles.pairs:
+            sign = "-" if pair.left.name == "e" else "+"
+            product = f"_dot({pair.left.name}_tile, {pair.right.name}_tile)"
+            text(f"z_{pair.name} {sign}= {product}")
+    for pair in tiles.pairs:
+        shape = f"{pair.left.size}, {pair.right.size}"
+        text(f"seen = {pair.right.token}[None, :] < {pair.left.token}[:, None]")
+        if pair.implicit:
+            same_token(text, pair, pair.implicit)
+            text("seen |= same")
+        text(f"tl.store(_matrix(d{pair.name}, pid, {shape}), tl.where(seen, z_{pair.name}, 0.0).to(dtype))")
+        for i, j, column in pair.explicit:
+            _explicit(text, tiles, pair, i, j, column)
+    return text.kernel()
+
+
+def _explicit(text: Text, tiles: Tiles, pair: Pair, i: int, j: int, column: int) -> None:
+    left = pair.left
+    live = "live" if left.slots == 1 else f"live & ({left.slot} == {i})"
+    same_token(text, pair, [(i, j)])
+    text(
+        f"row, live = _locate(sequence, first + {left.token}, 0, T, H, {len(tiles.couplings)})",
+        f"coupling = tl.sum(tl.where(same, z_{pair.name}, 0.0), 1)",
+        f"tl.store(dc + row + {column}, coupling, mask={live})",
+    )
+
+
+def local_kernel(tiles: Tiles) -> Kernel:
+    """The kernel `local_grad`, one program a chunk and block of K."""
+    pointers = [x.name for x in tiles.groups]
+    pointers += ["g"] if tiles.decays else []
+    pointers += [_value(x) for x in tiles.groups]
+    pointers += [f"d{pair.name}" for pair in tiles.pairs]
+    pointers += ["states", "dstates"]
+    pointers += [f"d{x.name}" for x in tiles.groups]
+    pointers += ["dg"] if tiles.decays else []
+    docstring = "Gradients of the chunk's covectors, directions and log decays, for a block of K."
+    constants = ["K", "V", "BK", "BV", "C", "LEVELS"]
+    text = KernelText("local_grad", docstring, pointers, constants)
+    chunk_program(text)
+    locate(text, tiles.groups)
+    text(f"dtype: tl.constexpr = {tiles.rights[0].name}.dtype.element_ty")
+    text("col = tl.program_id(1) * BK + tl.arange(0, BK)")
+    text("")
+    _through_state(text, tiles)
+    text("")
+    _through_pairs(text, tiles)
+    if tiles.decays:
+        text("")
+        _decay_grad(text, tiles)
+    _same_token(text, tiles)
+    text("")
+    for x in tiles.groups:
+        text(f"_store(d{x.name}, {x.at}, {x.live}, col, K, grad_{x.name}.to(dtype))")
+    return text.kernel()
+
+
+def _value(x: Group) -> str:
+    """The tensor that multiplies the state (or its gradient) in the gradient of x."""
+    return {"e": "dy", "q": "do", "p": "u", "w": "yw"}[x.name]
+
+
+def _through_state(text: Text, tiles: Tiles) -> None:
+    """The parts that go through the state before the chunk, or its gradient after the chunk."""
+    for x in tiles.groups:
+        text(f"grad_{x.name} = tl.zeros([{x.size}, BK], tl.float32)")
+    if tiles.decays:
+        text("dtotal = tl.zeros([BK], tl.float32)")
+    with text.block("for v in range(0, V, BV):"):
+        text(
+            "col_v = v + tl.arange(0, BV)",
+            "at_saved = pid * (K * V) + col_v[:, None] * K + col[None, :]",
+            "in_saved = (col_v < V)[:, None] & (col < K)[None, :]",
+            "state = tl.load(states + at_saved, mask=in_saved, other=0.0)",
+            "dstate = tl.load(dstates + at_saved, mask=in_saved, other=0.0)",
+        )
+        for x in tiles.groups:
+            state = "state" if x in tiles.lefts else "dstate"
+            tile = f"_load({_value(x)}, {x.at}, {x.live}, col_v, V){'.to(dtype)' if x.name == 'q' else ''}"
+            sign = "-" if x.name == "e" else "+"
+            text(f"grad_{x.name} {sign}= _dot({tile}, {state})")
+        if tiles.decays:
+            text("dtotal += tl.sum(state.to(tl.float32) * dstate.to(tl.float32), 0)")
+    for x in tiles.groups:
+        text(f"{x.name}_tile = _load({x.name}, {x.at}, {x.live}, col, K)")
+    if not tiles.decays:
+        return
+    text(log_decay(tiles))
+    for x in tiles.lefts:
+        text(f"grad_{x.name} *= _from_start(decay, {x.end}, tau)")
+    for x in tiles.rights:
+        text(f"grad_{x.name} *= _to_end(decay, {x.token}, tau)")
+
+
+def _through_pairs(text: Text, tiles: Tiles) -> None:
+    """The parts that go through another row of the chunk."""
+    if tiles.decays:
+        for x in tiles.rights:
+            text(f"pair_{x.name} = tl.zeros([{x.size}, BK], tl.float32)")
+    for pair in tiles.pairs:
+        shape = f"d{pair.name}, pid, {pair.left.size}, {pair.right.size}"
+        text(f"d{pair.name}_tile = tl.load(_matrix({shape}))", f"d{pair.name}_tile_t = tl.load(_matrix_t({shape}))")
+    if tiles.decay == "key":
+        with text.block("for level in range(LEVELS):"):
+            factors(text, tiles)
+            for x in tiles.groups:
+                text(f"{x.name}_x = ({x.name}_tile * {factor(x)}).to(dtype)")
+            for pair in tiles.pairs:
+                left, right, d = pair.left, pair.right, f"d{pair.name}_tile"
+                text(
+                    f"meet = _meet({left.token}, {right.token}, level)",
+                    f"z = _dot(tl.where(meet, {d}, 0.0).to(dtype), {right.name}_x)",
+                    f"grad_{left.name} += z * {factor(left)}",
+                    f"meet = _meet_t({left.token}, {right.token}, level)",
+                    f"z = _dot(tl.where(meet, {d}_t, 0.0).to(dtype), {left.name}_x)",
+                    f"pair_{right.name} += z * {factor(right)}",
+                )
+        return
+    for pair in tiles.pairs:
+        left, right, d = pair.left, pair.right, f"d{pair.name}_tile"
+        if tiles.decay == "scalar":
+            text(
+                f"earlier = {right.token}[None, :] < {left.token}[:, None]",
+                f"z = ({d} * _between(decay, {left.end}, {right.token}, tau, earlier)).to(dtype)",
+                f"grad_{left.name} += _dot(z, {right.name}_tile)",
+                f"earlier = {right.token}[:, None] < {left.token}[None, :]",
+                f"z = ({d}_t * _between_t(decay, {left.end}, {right.token}, tau, earlier)).to(dtype)",
+                f"pair_{right.name} += _dot(z, {left.name}_tile)",
+            )
+        else:
+            text(
+                f"grad_{left.name} += _dot({d}, {right.name}_tile)",
+                f"grad_{right.name} += _dot({d}_t, {left.name}_tile)",
+            )
+
+
+def _decay_grad(text: Text, tiles: Tiles) -> None:
+    if tiles.decay == "key":
+        text("ddecay = tl.zeros([C, BK], tl.float32) + (dtotal * tl.exp2(tl.sum(decay, 0)))[None, :]")
+    else:
+        text("ddecay = tl.zeros([C], tl.float32) + tl.sum(dtotal, 0) * tl.exp2(tl.sum(decay, 0))")
+    for x in tiles.lefts:
+        text(f"ddecay += _seen({x.name}_tile * grad_{x.name}, {x.end}, tau)")
+    for x in tiles.rights:
+        text(
+            f"ddecay += _ahead({x.name}_tile * grad_{x.name}, {x.token}, tau)",
+            f"ddecay -= _seen({x.name}_tile * pair_{x.name}, {x.token}, tau)",
+            f"grad_{x.name} += pair_{x.name}",
+        )
+    text("row, live = _locate(sequence, first + tau, 0, T, H, 1)")
+    if tiles.decay == "key":
+        text("_store(dg, row, live, col, K, ddecay)")
+    else:
+        text("# A partial sum for each block of K.", "blocks = tl.cdiv(K, BK)")
+        text("tl.store(dg + row * blocks + tl.program_id(1), ddecay, mask=live)")
+
+
+def _same_token(text: Text, tiles: Tiles) -> None:
+    if not tiles.decays:
+        return
+    for pair in tiles.pairs:
+        if not pair.implicit:
+            continue
+        left, right, d = pair.left, pair.right, f"d{pair.name}_tile"
+        same = f"{left.token}[:, None] == {right.token}[None, :]"
+        same_t = f"{right.token}[:, None] == {left.token}[None, :]"
+        text(
+            f"z = tl.where({same}, {d}, 0.0).to(dtype)",
+            f"grad_{left.name} += _dot(z, {right.name}_tile)",
+            f"z = tl.where({same_t}, {d}_t, 0.0).to(dtype)",
+            f"grad_{right.name} += _dot(z, {left.name}_tile)",
+        )

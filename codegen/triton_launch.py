@@ -1,0 +1,270 @@
+"""The host side of generated kernels, as source text: packing, launches and the autograd function.
+
+_blocks(K, V, dtype)              tile sizes
+_Scan.apply(rows..., S, ...)      the chunked scan with its gradients
+_scan(t, S, dtype)                the reads [B, T, H, reads, V] and the last state, from the prologue's tensors
+_token(t, S)                      the same for one token, by the decode kernel
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .triton_decode import decode_kernel
+from .triton_grad import couplings_kernel, local_kernel
+from .triton_intra import intra_kernel
+from .triton_outputs import keys_kernel, values_kernel
+from .triton_scan import forward_kernel, reverse_kernel
+from .triton_text import Kernel, Text
+from .triton_tiles import Group, Tiles
+
+# What a constant of a kernel is called on the host; the scans have their own block of value columns.
+_CONSTANTS = {"C": "CHUNK", "LEVELS": "CHUNK.bit_length() - 1", "SAVE": "save"}
+_SCAN_CONSTANTS = _CONSTANTS | {"BV": "BLOCK"}
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """All kernels of a shape; None where it needs none."""
+
+    intra: Kernel | None
+    keys: Kernel | None
+    values: Kernel | None
+    forward: Kernel
+    reverse: Kernel
+    couplings: Kernel | None
+    local: Kernel
+    decode: Kernel
+
+    @property
+    def sources(self) -> list[str]:
+        return [x.source for x in vars(self).values() if x]
+
+
+def kernels_of(tiles: Tiles) -> Kernels:
+    """The kernels of a shape, forward, backward and decode."""
+    return Kernels(
+        intra_kernel(tiles) if tiles.pairs else None,
+        keys_kernel(tiles),
+        values_kernel(tiles),
+        forward_kernel(tiles),
+        reverse_kernel(tiles),
+        couplings_kernel(tiles),
+        local_kernel(tiles),
+        decode_kernel(tiles),
+    )
+
+
+def chunk_size(tiles: Tiles) -> int:
+    """Tokens of a chunk: tiles of at most 64 rows where that leaves the 16 tokens that a matrix product needs."""
+    widest = max(x.slots for x in tiles.groups)
+    most = 32 if tiles.decays or tiles.e else 64
+    return max(16, min(most, 64 // widest))
+
+
+def host_source(tiles: Tiles, kernels: Kernels) -> list[str]:
+    """The host functions, in the order in which they are to stand."""
+    return [_PACK.strip("\n"), _BLOCKS.strip("\n"), _autograd(tiles, kernels), _scan(tiles), _token(tiles, kernels)]
+
+
+_PACK = '''
+def _pack(rows: list[Tensor], dtype: torch.dtype) -> Tensor:
+    """The rows of a token beside each other: [B, T, H, rows, ...]."""
+    x = torch.stack(rows, 3) if len(rows) > 1 else rows[0].unsqueeze(3)
+    return x.to(dtype).contiguous()
+'''
+
+_BLOCKS = '''
+def _blocks(K: int, V: int, dtype: torch.dtype) -> tuple[int, int, int, int, int]:
+    """Tile sizes, powers of two from 16: K in full, a block of K, a block of V, the scans' block of V.
+
+    Last: how many chunks the scans keep in flight, as shared memory allows.
+    """
+    KP, VP = max(16, triton.next_power_of_2(K)), max(16, triton.next_power_of_2(V))
+    wide = dtype == torch.float32
+    block = 32 if wide else 64
+    narrow = wide and KP > 128
+    return KP, min(KP, block), min(VP, block), min(VP, 16 if narrow else 32), 1 if wide or KP > 128 else 3
+'''
+
+
+def packed(tiles: Tiles) -> dict[str, tuple[str, ...]]:
+    """The kernels' input tensors and the prologue's tensors in each; "" stands for a row without a value."""
+    rows = tiles.shape.rows
+    found: dict[str, tuple[str, ...]] = {}
+    for group, vectors, values in ((tiles.e, "p", "y"), (tiles.w, "w", "yw")):
+        if group:
+            if group is tiles.e:
+                found["e"] = tuple(f"e{i}" for i in group.members)
+            found[vectors] = tuple(f"p{rows[i].p_same}" for i in group.members)
+            found[values] = tuple(f"y{i}" if rows[i].has_y else "" for i in group.members)
+    if tiles.q:
+        found["q"] = tuple(f"q{r}" for r in tiles.q.members)
+    if tiles.decays:
+        found["g"] = ("g",)
+    if tiles.couplings:
+        found["c"] = tiles.couplings
+    return found
+
+
+def _launch(text: Text, kernel: Kernel, grid: str, names: Mapping[str, str], constants: Mapping[str, str]) -> None:
+    arguments = [names.get(x, x) for x in kernel.pointers]
+    arguments += ["T", "H", *(f"{c}={constants.get(c, c)}" for c in kernel.constants)]
+    if kernel.name != "decode":
+        arguments.append("num_stages=stages" if "scan" in kernel.name else "num_stages=1")
+    text.call(f"{kernel.name}[{grid}]", arguments)
+
+
+def _rows(group: Group) -> str:
+    return "CHUNK" if group.slots == 1 else f"{group.slots} * CHUNK"
+
+
+def _decayed(tiles: Tiles) -> dict[str, str]:
+    """The tensors that stand for q, p and w in the scans."""
+    return {x.name: f"{x.name}_decayed" if tiles.decays else x.name for x in tiles.groups if x.name != "e"}
+
+
+def _saved(tiles: Tiles) -> list[str]:
+    """What the forward pass keeps for the backward pass."""
+    names = [name for name in packed(tiles) if name not in ("c", "y")]
+    names += ["inverse", "solved_k"] if tiles.e else []
+    names += [pair.name for pair in tiles.pairs if pair.name != "a"]
+    names += [*_decayed(tiles).values(), "total"] if tiles.decays else []
+    return [*names, *(["u"] if tiles.e else []), "states"]
+
+
+def _autograd(tiles: Tiles, kernels: Kernels) -> str:
+    inputs = list(packed(tiles))
+    text = Text()
+    with text.block("class _Scan(torch.autograd.Function):"):
+        text(
+            '"""The chunked scan on packed rows. Gradients are computed by kernels and are not differentiable again."""'
+        )
+        text("", "@staticmethod")
+        head = [f"{x}: Tensor" for x in inputs] + ["initial: Tensor", "save: bool"]
+        text.call("def forward", ["ctx", *head], " -> tuple[Tensor, Tensor]:")
+        text.depth += 1
+        _forward(text, tiles, kernels)
+        text.depth -= 1
+        text("", "@staticmethod", "@torch.autograd.function.once_differentiable")
+        text.call("def backward", ["ctx", "do: Tensor", "dfinal: Tensor"], " -> tuple[Tensor | None, ...]:")
+        text.depth += 1
+        _backward(text, tiles, kernels, inputs)
+    return str(text)
+
+
+def _sizes(text: Text, tiles: Tiles, initial: str) -> None:
+    dtype = f"{tiles.rights[0].name}.dtype"
+    text(
+        f"B, T, H, _, K = {tiles.rights[0].name}.shape",
+        f"V = {initial}.shape[-1]",
+        "chunks = triton.cdiv(T, CHUNK)",
+        f"KP, BK, BV, BLOCK, stages = _blocks(K, V, {dtype})",
+    )
+
+
+def _forward(text: Text, tiles: Tiles, kernels: Kernels) -> None:
+    like = tiles.rights[0].name
+    _sizes(text, tiles, "initial")
+    for pair in tiles.pairs:
+        name = "inverse" if pair.name == "a" else pair.name
+        text(f"{name} = {like}.new_empty(B * H * chunks, {_rows(pair.left)}, {_rows(pair.right)})")
+    if tiles.e:
+        text("solved_k, solved_v, u = torch.empty_like(e), torch.empty_like(y), torch.empty_like(y)")
+    if tiles.decays:
+        text(*(f"{new} = torch.empty_like({old})" for old, new in _decayed(tiles).items()))
+        columns = "B * H * chunks, K" if tiles.decay == "key" else "B * H * chunks"
+        text(f"total = g.new_empty({columns})")
+    if tiles.q:
+        text(f"o = initial.new_empty(B, T, H, {tiles.q.rows}, V)")
+    else:
+        text("o = initial.new_empty(B, T, H, 0, V)")
+    text(f"states = {like}.new_empty(B * H * chunks if save else 0, V, K)", "final = torch.empty_like(initial)")
+    decayed = _decayed(tiles)
+    with text.block(f"with torch.cuda.device_of({like}):"):
+        if kernels.intra:
+            names = {f"{x.name}_out": x.name for x in tiles.pairs} | {"inverse_out": "inverse"}
+            _launch(text, kernels.intra, "(B * H * chunks,)", names, _CONSTANTS)
+        if kernels.keys:
+            names = {f"{old}_out": new for old, new in decayed.items()} | {"solved": "solved_k"}
+            _launch(text, kernels.keys, "(B * H * chunks, triton.cdiv(K, BK))", names, _CONSTANTS)
+        if kernels.values:
+            _launch(text, kernels.values, "(B * H * chunks, triton.cdiv(V, BV))", {"solved": "solved_v"}, _CONSTANTS)
+        _launch(text, kernels.forward, "(B * H, triton.cdiv(V, BLOCK))", decayed, _SCAN_CONSTANTS)
+    text.call("ctx.save_for_backward", _saved(tiles))
+    text("return o, final")
+
+
+def _backward(text: Text, tiles: Tiles, kernels: Kernels, inputs: list[str]) -> None:
+    like = tiles.rights[0].name
+    text.call("", _saved(tiles), " = ctx.saved_tensors")
+    _sizes(text, tiles, "dfinal")
+    text("do, dfinal = do.contiguous(), dfinal.contiguous()")
+    for value, like_value in (("dy", "u"), ("dyw", "yw")):
+        if value[1:] in inputs:
+            text(f"{value} = torch.empty_like({like_value})")
+    text("dstates, dinitial = torch.empty_like(states), torch.empty_like(dfinal)")
+    text(*(f"d{x.name} = {like}.new_empty(B * H * chunks, {_rows(x.left)}, {_rows(x.right)})" for x in tiles.pairs))
+    if tiles.couplings:
+        text(f"dc = dfinal.new_empty(B, T, H, {len(tiles.couplings)})")
+    text(*(f"d{x.name} = torch.empty_like({x.name})" for x in tiles.groups))
+    if tiles.decays:
+        text(f"dg = g.new_empty(B, T, H, {'K' if tiles.decay == 'key' else 'triton.cdiv(K, BK)'})")
+    with text.block(f"with torch.cuda.device_of({like}):"):
+        _launch(text, kernels.reverse, "(B * H, triton.cdiv(V, BLOCK))", _decayed(tiles), _SCAN_CONSTANTS)
+        if kernels.couplings:
+            _launch(text, kernels.couplings, "(B * H * chunks,)", {}, _CONSTANTS)
+        _launch(text, kernels.local, "(B * H * chunks, triton.cdiv(K, BK))", {}, _CONSTANTS)
+    gradients = {f"d{x}": f"d{x}" for x in inputs}
+    if tiles.decays:
+        gradients["dg"] = "dg.unsqueeze(3)" if tiles.decay == "key" else "dg.sum(-1, keepdim=True)"
+    text(f"return {', '.join(gradients.values())}, dinitial, None")
+
+
+def _scan(tiles: Tiles) -> str:
+    inputs = packed(tiles)
+    text = Text()
+    with text.block("def _scan(t: dict[str, Tensor], S: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:"):
+        text(
+            '"""The reads [B, T, H, reads, V] and the state after the sequence, in float32.',
+            "",
+            "bfloat16 inputs are multiplied as such, all others as float32; sums and the state are float32.",
+            '"""',
+            "tile = torch.bfloat16 if dtype == torch.bfloat16 else torch.float32",
+        )
+        _pack_all(text, tiles, "tile")
+        text("S = S.float().contiguous()")
+        text(f"save = torch.is_grad_enabled() and any(x.requires_grad for x in ({', '.join(inputs)}, S))")
+        text(f"return _Scan.apply({', '.join(inputs)}, S, save)")
+    return str(text)
+
+
+def _pack_all(text: Text, tiles: Tiles, dtype: str) -> None:
+    for name, members in packed(tiles).items():
+        kind = "torch.float32" if name in ("g", "c") else dtype
+        rows = ", ".join(f't["{x}"]' if x else _no_value(tiles) for x in members)
+        text(f"{name} = _pack([{rows}], {kind})")
+
+
+def _no_value(tiles: Tiles) -> str:
+    """Zeros for a row that only erases."""
+    key = next(name for name, axis in tiles.shape.tensors() if axis == "key")
+    return f't["{key}"].new_zeros(*t["{key}"].shape[:3], S.shape[-1])'
+
+
+def _token(tiles: Tiles, kernels: Kernels) -> str:
+    text = Text()
+    like = tiles.rights[0].name
+    with text.block("def _token(t: dict[str, Tensor], S: Tensor) -> tuple[Tensor, Tensor]:"):
+        text('"""The reads [B, 1, H, reads, V] of one token and the state after it, in float32; S is left as it is."""')
+        with text.block("if torch.is_grad_enabled() and any(x.requires_grad for x in (S, *t.values())):"):
+            text('raise RuntimeError("decode has no gradient: call it under torch.no_grad()")')
+        _pack_all(text, tiles, "torch.float32")
+        text("before = S.float().contiguous()", f"B, T, H, _, K = {like}.shape", "V = S.shape[-1]")
+        text("after = torch.empty_like(before)", f"o = before.new_empty(B, 1, H, {tiles.q.rows if tiles.q else 0}, V)")
+        text("KP, BV = max(16, triton.next_power_of_2(K)), 16")
+        with text.block(f"with torch.cuda.device_of({like}):"):
+            _launch(text, kernels.decode, "(B * H, triton.cdiv(V, BV))", {}, {})
+        text("return o, after")
+    return str(text)

@@ -1,0 +1,147 @@
+"""A rule's Triton module: one text that needs only torch and triton."""
+
+from __future__ import annotations
+
+from stateir.ir import Rule
+from stateir.normal import Core
+
+from .carried import carries_s_alone, run_source, start_source
+from .expr import Scope, scope_of
+from .prologue import prologue_source
+from .shape import Shape, shape_of
+from .text import arguments_of, function, line_comment, module
+from .triton_launch import chunk_size, host_source, kernels_of
+from .triton_text import device_functions
+from .triton_tiles import tiles_of
+
+
+def triton_source(rule: Rule, core: Core) -> str:
+    """Source text of a module with kernels, gradients and decode for one rule. It defines, as other backends do,
+
+        prologue, start
+        run(inputs..., params..., state=None) -> (output [B, T, H, V], state after the sequence)
+        step(state, inputs..., params...) -> (output [B, H, V], state after the token)
+
+    The dtype of the first value input is that of the output and decides how products are taken. ValueError where a
+    token has more rows than a chunk of the kernels holds.
+    """
+    shape = shape_of(core)
+    parts = [
+        *scan_parts(shape),
+        prologue_source(rule, core).strip("\n"),
+        start_source(rule),
+        _run(rule, shape),
+        _step(rule, shape),
+    ]
+    lines = [f"    {line_comment(rule, line)[2:]}" for line in rule.lines]
+    docstring = "\n".join([rule.title or rule.name, "", *lines, "", *_notation(shape)])
+    return triton_module(docstring, parts)
+
+
+def triton_lacks(shape: Shape) -> str | None:
+    """Why a shape has no kernels; None if it has them."""
+    try:
+        tiles_of(shape)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def scan_parts(shape: Shape) -> list[str]:
+    """What a shape has of the module: its kernels and their host functions (`triton_launch`)."""
+    tiles = tiles_of(shape)
+    kernels = kernels_of(tiles)
+    chunk = f"CHUNK = {chunk_size(tiles)}  # tokens of a chunk"
+    return [chunk, *device_functions(tiles), *kernels.sources, *host_source(tiles, kernels)]
+
+
+def triton_module(docstring: str, parts: list[str]) -> str:
+    """The text of a module that also needs triton."""
+    text = module(docstring, parts)
+    return text.replace("import torch\n", "import torch\nimport triton\nimport triton.language as tl\n", 1)
+
+
+def _notation(shape: Shape) -> list[str]:
+    """How the kernels' tensors come from the rule."""
+    erasing, writing = len(shape.erasing), len(shape.writing)
+    lines = ["The kernels see rows, each of which reads the state before its token, and chunks of CHUNK tokens."]
+    if erasing:
+        lines.append(
+            f"{erasing} erasing row(s) a token: S += outer(p, u), where u is y less e @ S and less what the row sees"
+        )
+        lines.append("of the rows above it; all u of a chunk are solved at once.")
+    if writing:
+        lines.append(f"{writing} pure write(s) a token: S += outer(w, yw).")
+    if shape.decay != "none":
+        lines.append(f"g is the log decay of a token ({shape.decay}); p and w are decayed to the end of their token.")
+    return [*lines, ""]
+
+
+def _reads(shape: Shape, tensors: str, reads: str) -> str:
+    """The output: the sum of factor * read, and the rest."""
+    terms = []
+    for r, read in enumerate(shape.reads):
+        term = f"{reads}[..., {r}, :]"
+        if read.factor == "scalar":
+            term = f'{tensors}["f{r}"][..., None] * {term}'
+        elif read.factor == "value":
+            term = f'{tensors}["f{r}"] * {term}'
+        terms.append(term)
+    if shape.rest:
+        terms.append(f'{tensors}["rest"]')
+    return " + ".join(terms)
+
+
+def _lines(rule: Rule, shape: Shape, scope: Scope, arguments: list[str], scan: str, chunk: str) -> list[str]:
+    """The statements that give the output and the state after, from the arguments and the state before.
+
+    `scan` is the call of the kernels with the places {tensors} and {S} in it.
+    """
+    state, output = scope.fresh("state"), scope.names[rule.read.name]
+    tensors, reads = scope.new("tensors"), scope.new("reads")
+    every = ", ".join(arguments)
+    if carries_s_alone(rule):
+        return [
+            f"{tensors} = prologue({every})",
+            f"{reads}, {state} = {scan.format(tensors=tensors, S=state)}",
+            f"{output} = {_reads(shape, tensors, reads)}",
+        ]
+    carried, S = scope.new("carried"), scope.names["S"]
+    before = f'{state}["S"]'
+    return [
+        f"{tensors}, {carried} = prologue({every}, {state}, {chunk})",
+        f"{reads}, {S} = {scan.format(tensors=tensors, S=before)}",
+        f"{output} = {_reads(shape, tensors, reads)}",
+        f'{state} = {{"S": {S}, **{carried}}}',
+    ]
+
+
+def _run(rule: Rule, shape: Shape) -> str:
+    def body(rule: Rule, scope: Scope) -> list[str]:
+        arguments = [scope.names[d.name] for d in arguments_of(rule)]
+        call = f"_scan({{tensors}}, {{S}}, {scope.fresh('dtype')})"
+        return _lines(rule, shape, scope, arguments, call, "CHUNK")
+
+    return run_source(rule, body)
+
+
+def _step(rule: Rule, shape: Shape) -> str:
+    scope = scope_of(rule)
+    state, output = scope.fresh("state"), scope.names[rule.read.name]
+    names = [scope.names[d.name] for d in arguments_of(rule)]
+    inputs = names[: len(rule.inputs)]
+    each = scope.new("x")
+    every = ", ".join(names) + ("," if len(names) == 1 else "")
+    tokens = ", ".join(inputs) + ("," if len(inputs) == 1 else "")
+    kind = "Tensor" if carries_s_alone(rule) else "dict[str, Tensor]"
+    body = [
+        f"{every} = ({each}.float() for {each} in ({every}))",
+        f"{tokens} = ({each}.unsqueeze(1) for {each} in ({tokens}))",
+        *_lines(rule, shape, scope, names, "_token({tensors}, {S})", "1"),
+        f"return {output}.squeeze(1), {state}",
+    ]
+    docstring = (
+        "One token, without gradients: inputs [B, H, ...]; the output [B, H, V] in float32 and the state after it."
+    )
+    arguments = [f"{state}: {kind}", *(f"{name}: Tensor" for name in names)]
+    return function("step", arguments, f"tuple[Tensor, {kind}]", docstring, body)

@@ -1,0 +1,79 @@
+"""The second step of a chunk: what the scan over chunks needs of it, in one kernel over K and one over V.
+
+    keys     W = inverse (E e^L)    Q e^L    P e^(G_C - G)    e^(G_C)
+    values   U0 = inverse (Y - B Y_w)
+
+so that U = U0 - W S_0 solves the chunk for any state S_0 before it. What equals its input is not written: without a
+decay Q and P are used as they are.
+"""
+
+from __future__ import annotations
+
+from .triton_text import Kernel, KernelText, chunk_program, locate, log_decay
+from .triton_tiles import Tiles
+
+
+def keys_kernel(tiles: Tiles) -> Kernel | None:
+    """The kernel `keys`, one program a chunk and block of K; None where the scan can use the inputs themselves."""
+    if not (tiles.e or tiles.decays):
+        return None
+    groups = tiles.groups if tiles.decays else tiles.lefts[:1]
+    pointers = [x.name for x in groups]
+    pointers += ["g"] if tiles.decays else []
+    pointers += ["inverse", "solved"] if tiles.e else []
+    pointers += [f"{x.name}_out" for x in groups if x.name != "e"]
+    pointers += ["total"] if tiles.decays else []
+    text = KernelText("keys", "The chunk's rows as the scan needs them, decayed to its start or end.", pointers,
+                  ["K", "BK", "C"])  # fmt: skip
+    chunk_program(text)
+    locate(text, groups)
+    text(f"dtype: tl.constexpr = {groups[0].name}.dtype.element_ty")
+    text("col = tl.program_id(1) * BK + tl.arange(0, BK)")
+    if tiles.decays:
+        text(log_decay(tiles))
+    text("")
+    for x in groups:
+        tile = f"_load({x.name}, {x.at}, {x.live}, col, K)"
+        if tiles.decays:
+            left = x in tiles.lefts
+            tile += f" * _from_start(decay, {x.end}, tau)" if left else f" * _to_end(decay, {x.token}, tau)"
+        if x.name == "e":
+            text(
+                f"e_tile = ({tile}).to(dtype)" if tiles.decays else f"e_tile = {tile}",
+                f"solve = tl.load(_matrix(inverse, pid, {x.size}, {x.size}))",
+                "w_tile = _dot(solve, e_tile)",
+                f"_store(solved, {x.at}, {x.live}, col, K, w_tile.to(dtype))",
+            )
+        else:
+            text(f"_store({x.name}_out, {x.at}, {x.live}, col, K, ({tile}).to(dtype))")
+    if tiles.decay == "key":
+        text("tl.store(total + pid * K + col, tl.exp2(tl.sum(decay, 0)), mask=col < K)")
+    elif tiles.decay == "scalar":
+        with text.block("if tl.program_id(1) == 0:"):
+            text("tl.store(total + pid, tl.exp2(tl.sum(decay, 0)))")
+    return text.kernel()
+
+
+def values_kernel(tiles: Tiles) -> Kernel | None:
+    """The kernel `values`, one program a chunk and block of V; None where nothing is solved."""
+    if tiles.p is None:
+        return None
+    p, w = tiles.p, tiles.w
+    pointers = ["y", "yw", "b"] if w else ["y"]
+    text = KernelText("values", "The values that the chunk's erasing rows would write to a zero state.",
+                  [*pointers, "inverse", "solved"], ["V", "BV", "C"])  # fmt: skip
+    chunk_program(text)
+    locate(text, [p, w] if w else [p])
+    text("dtype: tl.constexpr = y.dtype.element_ty", "col = tl.program_id(1) * BV + tl.arange(0, BV)", "")
+    text(f"y_tile = _load(y, {p.at}, {p.live}, col, V)")
+    if w:
+        text(
+            f"coupling = tl.load(_matrix(b, pid, {p.size}, {w.size}))",
+            f"yw_tile = _load(yw, {w.at}, {w.live}, col, V)",
+            "y_tile = (y_tile - _dot(coupling, yw_tile)).to(dtype)",
+        )
+    text(
+        f"solve = tl.load(_matrix(inverse, pid, {p.size}, {p.size}))",
+        f"_store(solved, {p.at}, {p.live}, col, V, _dot(solve, y_tile).to(dtype))",
+    )
+    return text.kernel()

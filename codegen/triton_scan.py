@@ -1,0 +1,142 @@
+"""The scans over chunks, forward with the state and backward with its gradient, one program a block of value columns.
+
+    forward    U = U0 - W S      O = (Q e^L) S + M U + N Y_w      S <- e^(G_C) S + (P e^(G_C - G))^T U + (...)^T Y_w
+    backward   dU = (P e^(G_C - G)) dS + M^T dO       dR = inverse^T dU        dY = dR
+               dY_w = (P_w e^(G_C - G)) dS + N^T dO - B^T dR
+               dS <- e^(G_C) dS + (Q e^L)^T dO - W^T dU
+
+The state stays in registers in fp32, transposed ([V, K]): then every product has a tile made in the scan on its left and
+a tile straight from memory on its right.
+"""
+
+from __future__ import annotations
+
+from .triton_text import Kernel, KernelText, Text, locate
+from .triton_tiles import Group, Tiles
+
+
+def forward_kernel(tiles: Tiles) -> Kernel:
+    """The kernel `scan`. SAVE keeps what the backward pass reads: the state before each chunk, and U."""
+    e, p, w, q = tiles.e, tiles.p, tiles.w, tiles.q
+    pointers = ["solved_k", "solved_v", "p"] if p else []
+    pointers += ["w", "yw"] if w else []
+    pointers += ["q"] if q else []
+    pointers += [x.name for x in tiles.pairs if x.left.name == "q"]
+    pointers += ["total"] if tiles.decays else []
+    pointers += ["initial"]
+    pointers += ["o"] if q else []
+    pointers += ["u"] if p else []
+    pointers += ["states", "final"]
+    docstring = "All chunks of a sequence and head in time order, for a block of value columns."
+    text = KernelText("scan", docstring, pointers, ["K", "V", "KP", "BV", "C", "SAVE"])
+    _program(text, "states")
+    text("state = tl.load(initial + at_state, mask=in_state, other=0.0)")
+    with text.block("for chunk in range(chunks):"):
+        _chunk(text, tiles)
+        text("state_tile = state.to(dtype)")
+        with text.block("if SAVE:"):
+            text("tl.store(states + at_saved, state_tile, mask=in_state)")
+        if e and p:
+            text(
+                f"u_tile = _load_t(solved_v, {p.at}, {p.live}, col_v, V).to(tl.float32)",
+                f"u_tile -= _dot(state_tile, _load_t(solved_k, {e.at}, {e.live}, col_k, K))",
+                "u_tile = u_tile.to(dtype)",
+            )
+            with text.block("if SAVE:"):
+                text(f"_store_t(u, {p.at}, {p.live}, col_v, V, u_tile)")
+        if w:
+            text(f"yw_tile = _load_t(yw, {w.at}, {w.live}, col_v, V)")
+        if q:
+            text(f"out = _dot(state_tile, _load_t(q, {q.at}, {q.live}, col_k, K))")
+            for name, tile in (("m", "u_tile"), ("n", "yw_tile")):
+                pair = tiles.pair(name)
+                if pair:
+                    matrix = f"_matrix_t({name}, number, {q.size}, {pair.right.size})"
+                    text(f"out += _dot({tile}, tl.load({matrix}))")
+            text(f"_store_t(o, {q.at}, {q.live}, col_v, V, out)")
+        _decayed(text, tiles, "state")
+        for x, tile in ((p, "u_tile"), (w, "yw_tile")):
+            if x:
+                text(f"state += _dot({tile}, _load({x.name}, {x.at}, {x.live}, col_k, K))")
+    text("tl.store(final + at_state, state, mask=in_state)")
+    return text.kernel()
+
+
+def reverse_kernel(tiles: Tiles) -> Kernel:
+    """The kernel `reverse_scan`: the state's gradient after each chunk, and the gradients of the values."""
+    e, p, w, q = tiles.e, tiles.p, tiles.w, tiles.q
+    pointers = ["solved_k", "p", "inverse"] if p else []
+    pointers += ["w"] if w else []
+    pointers += ["q", "do"] if q else []
+    pointers += [x.name for x in tiles.pairs if x.name != "a"]
+    pointers += ["total"] if tiles.decays else []
+    pointers += ["dfinal"]
+    pointers += ["dy"] if p else []
+    pointers += ["dyw"] if w else []
+    pointers += ["dstates", "dinitial"]
+    docstring = "All chunks of a sequence and head against time, for a block of value columns."
+    text = KernelText("reverse_scan", docstring, pointers, ["K", "V", "KP", "BV", "C"])
+    _program(text, "dstates")
+    text("dstate = tl.load(dfinal + at_state, mask=in_state, other=0.0)")
+    with text.block("for step in range(chunks):"):
+        text("chunk = chunks - 1 - step")
+        _chunk(text, tiles)
+        text("dstate_tile = dstate.to(dtype)", "tl.store(dstates + at_saved, dstate_tile, mask=in_state)")
+        if q:
+            text(f"do_tile = _load_t(do, {q.at}, {q.live}, col_v, V).to(dtype)")
+        if e and p:
+            _from_right(text, tiles, p, "du_tile", "m")
+            text(
+                "du_tile = du_tile.to(dtype)",
+                f"solve = tl.load(_matrix(inverse, number, {p.size}, {p.size}))",
+                "dy_tile = _dot(du_tile, solve).to(dtype)",
+                f"_store_t(dy, {p.at}, {p.live}, col_v, V, dy_tile)",
+            )
+        if w:
+            _from_right(text, tiles, w, "dyw_tile", "n")
+            if p:
+                matrix = f"_matrix(b, number, {p.size}, {w.size})"
+                text(f"dyw_tile -= _dot(dy_tile, tl.load({matrix}))")
+            text(f"_store_t(dyw, {w.at}, {w.live}, col_v, V, dyw_tile.to(dtype))")
+        _decayed(text, tiles, "dstate")
+        if q:
+            text(f"dstate += _dot(do_tile, _load(q, {q.at}, {q.live}, col_k, K))")
+        if e:
+            text(f"dstate -= _dot(du_tile, _load(solved_k, {e.at}, {e.live}, col_k, K))")
+    text("tl.store(dinitial + at_state, dstate, mask=in_state)")
+    return text.kernel()
+
+
+def _program(text: Text, saved: str) -> None:
+    text(
+        "sequence = tl.program_id(0).to(tl.int64)",
+        "chunks = tl.cdiv(T, C)",
+        "tau = tl.arange(0, C)",
+        "col_k = tl.arange(0, KP)",
+        "col_v = tl.program_id(1) * BV + tl.arange(0, BV)",
+        "at_state = sequence * (K * V) + col_k[None, :] * V + col_v[:, None]",
+        "in_state = (col_k < K)[None, :] & (col_v < V)[:, None]",
+        f"dtype: tl.constexpr = {saved}.dtype.element_ty",
+    )
+
+
+def _chunk(text: Text, tiles: Tiles) -> None:
+    text("first = chunk * C", "number = sequence * chunks + chunk")
+    text("at_saved = number * (K * V) + col_v[:, None] * K + col_k[None, :]")
+    locate(text, tiles.groups)
+
+
+def _decayed(text: Text, tiles: Tiles, state: str) -> None:
+    if tiles.decay == "key":
+        text(f"{state} *= tl.load(total + number * K + col_k, mask=col_k < K, other=0.0)[None, :]")
+    elif tiles.decay == "scalar":
+        text(f"{state} *= tl.load(total + number)")
+
+
+def _from_right(text: Text, tiles: Tiles, x: Group, tile: str, name: str) -> None:
+    """The gradient of what the rows of x write: through the state, and through the chunk's own reads."""
+    text(f"{tile} = _dot(dstate_tile, _load_t({x.name}, {x.at}, {x.live}, col_k, K))")
+    pair = tiles.pair(name)
+    if pair:
+        matrix = f"_matrix({name}, number, {pair.left.size}, {x.size})"
+        text(f"{tile} += _dot(do_tile, tl.load({matrix}))")

@@ -1,0 +1,319 @@
+"""Small pieces of text that every kernel emitter needs, and the device functions that generated kernels share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from .triton_tiles import Group, Pair, Tiles
+
+WIDTH = 120
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel's source, and its arguments in order: pointers, the sizes T and H, compile-time constants."""
+
+    name: str
+    pointers: tuple[str, ...]
+    constants: tuple[str, ...]
+    source: str
+
+
+class Text:
+    """Lines of source under construction."""
+
+    def __init__(self, depth: int = 0) -> None:
+        self.lines: list[str] = []
+        self.depth = depth
+
+    def __call__(self, *lines: str) -> None:
+        self.lines += ["    " * self.depth + line if line else "" for line in lines]
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """`head`, and what is written inside the `with` one level deeper."""
+        self(head)
+        self.depth += 1
+        yield
+        self.depth -= 1
+
+    def call(self, head: str, arguments: Iterable[str], tail: str = "") -> None:
+        """`head(arguments)tail`, broken over lines where it is too long for one."""
+        self(*_call(head, list(arguments), tail, WIDTH - 4 * self.depth))
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+
+def _call(head: str, arguments: list[str], tail: str, width: int) -> list[str]:
+    one = f"{head}({', '.join(arguments)}){tail}"
+    if len(one) <= width:
+        return [one]
+    lines, current = [f"{head}("], "   "
+    for argument in arguments:
+        if len(current) + len(argument) + 2 > width:
+            lines.append(current)
+            current = "   "
+        current += f" {argument},"
+    return [*lines, current, f"){tail}"]
+
+
+class KernelText(Text):
+    """A kernel under construction, its head written."""
+
+    def __init__(self, name: str, docstring: str, pointers: Iterable[str], constants: Iterable[str]) -> None:
+        super().__init__()
+        self.name = name
+        self.pointers = tuple(dict.fromkeys(pointers))
+        self.constants = tuple(constants)
+        self('@triton.jit(do_not_specialize=["T", "H"])')
+        self.call(f"def {name}", [*self.pointers, "T", "H", *(f"{c}: tl.constexpr" for c in constants)], ":")
+        self.depth = 1
+        self(f'"""{docstring}"""')
+
+    def kernel(self) -> Kernel:
+        return Kernel(self.name, self.pointers, self.constants, str(self))
+
+
+def chunk_program(text: Text) -> None:
+    """One program a chunk: which sequence and head, which chunk, and the chunk's tokens."""
+    text(
+        "pid = tl.program_id(0).to(tl.int64)",
+        "sequence = pid // tl.cdiv(T, C)",
+        "first = pid % tl.cdiv(T, C) * C",
+        "tau = tl.arange(0, C)",
+    )
+
+
+def locate(text: Text, groups: Iterable[Group]) -> None:
+    """The tokens of the groups' tile rows, where the rows lie in memory, and which of them exist."""
+    done: set[str] = set()
+    for x in groups:
+        if x.token not in done:
+            rows = "tau" if x.slots == 1 else f"tl.arange(0, {x.size}) // {x.slots}"
+            text(f"{x.token} = {rows}")
+            done.add(x.token)
+            if x.slots > 1:
+                text(f"{x.slot} = tl.arange(0, {x.size}) % {x.slots}")
+        if x.at not in done:
+            text(f"{x.at}, {x.live} = _locate(sequence, first + {x.token}, {x.slot}, T, H, {x.rows})")
+            done.add(x.at)
+        if x.end not in done:
+            text(f"{x.end} = {_end(x)}")
+            done.add(x.end)
+
+
+def _end(x: Group) -> str:
+    if not any(x.post):
+        return f"{x.token} - 1"
+    early = " | ".join(f"({x.slot} == {i})" for i, post in enumerate(x.post) if not post)
+    return f"{x.token} - ({early}).to(tl.int32)"
+
+
+def same_token(text: Text, pair: Pair, cells: Iterable[tuple[int, int]]) -> None:
+    """`same`: a mask of the given (left slot, right slot) cells of equal tokens."""
+    left, right, cells = pair.left, pair.right, set(cells)
+    text(f"same = {left.token}[:, None] == {right.token}[None, :]")
+    if cells == {(i, j) for i in range(left.rows) for j in range(right.rows)}:
+        return
+    if left.members == right.members and cells == {(i, j) for i in range(left.rows) for j in range(i)}:
+        text(f"same &= {right.slot}[None, :] < {left.slot}[:, None]")
+        return
+    for n, (i, j) in enumerate(sorted(cells)):
+        parts = [f"({left.slot} == {i})[:, None]"] if left.rows > 1 else []
+        parts += [f"({right.slot} == {j})[None, :]"] if right.rows > 1 else []
+        text(f"cells {'|=' if n else '='} {' & '.join(parts)}")
+    text("same &= cells")
+
+
+def log_decay(tiles: Tiles) -> str:
+    """The load of a chunk's log decays, in units of log 2."""
+    columns = ", col, K" if tiles.decay == "key" else ""
+    return f"decay = _log_decay(g, sequence, first + tau, T, H{columns})"
+
+
+_LOCATE = '''
+@triton.jit
+def _locate(sequence, token, slot, T, H, ROWS: tl.constexpr):
+    """Row numbers in a [B, T, H, ROWS, D] tensor of a slot of each token, and whether there is such a row."""
+    row = ((sequence // H * T + token) * H + sequence % H) * ROWS + slot
+    return row, (token < T) & (slot < ROWS)
+'''
+
+_MEMORY = '''
+@triton.jit
+def _load(x, row, live, col, D: tl.constexpr):
+    """Rows of x as a [row, col] tile, zero where there is none."""
+    return tl.load(x + row[:, None] * D + col[None, :], mask=live[:, None] & (col < D)[None, :], other=0.0)
+
+
+@triton.jit
+def _load_t(x, row, live, col, D: tl.constexpr):
+    """Rows of x as a [col, row] tile. A tile needed both ways is loaded twice, never transposed in registers."""
+    return tl.load(x + row[None, :] * D + col[:, None], mask=live[None, :] & (col < D)[:, None], other=0.0)
+
+
+@triton.jit
+def _store(x, row, live, col, D: tl.constexpr, tile):
+    tl.store(x + row[:, None] * D + col[None, :], tile, mask=live[:, None] & (col < D)[None, :])
+
+
+@triton.jit
+def _store_t(x, row, live, col, D: tl.constexpr, tile):
+    tl.store(x + row[None, :] * D + col[:, None], tile, mask=live[None, :] & (col < D)[:, None])
+
+
+@triton.jit
+def _matrix(x, number, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The addresses of matrix `number` of x."""
+    return x + number * (ROWS * COLUMNS) + tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+
+
+@triton.jit
+def _matrix_t(x, number, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The addresses of the transpose of matrix `number` of x."""
+    return x + number * (ROWS * COLUMNS) + tl.arange(0, ROWS)[None, :] * COLUMNS + tl.arange(0, COLUMNS)[:, None]
+'''
+
+_DOT = '''
+@triton.jit
+def _dot(a, b):
+    """A product summed in float32: of bfloat16 tiles as they are, of float32 tiles as three TF32 products."""
+    return tl.dot(a, b, input_precision="tf32x3")
+'''
+
+_MEET = '''
+@triton.jit
+def _meet(left, right, level):
+    """Pairs (left after right) whose highest differing bit is `level`: each such pair has exactly one level."""
+    upper = ((left >> level) & 1) != 0
+    return upper[:, None] & (((left >> level) ^ 1)[:, None] == (right >> level)[None, :])
+'''
+
+_MEET_T = '''
+@triton.jit
+def _meet_t(left, right, level):
+    """The transpose of `_meet`."""
+    upper = ((left >> level) & 1) != 0
+    return upper[None, :] & (((left >> level) ^ 1)[None, :] == (right >> level)[:, None])
+'''
+
+_SCALAR = '''
+@triton.jit
+def _log_decay(g, sequence, token, T, H):
+    """Log decays of the chunk's tokens in units of log 2, zero past the end."""
+    row = (sequence // H * T + token) * H + sequence % H
+    return tl.load(g + row, mask=token < T, other=0.0) * 1.4426950408889634
+
+
+@triton.jit
+def _from_start(decay, end, tau):
+    """exp of the decays up to and with token `end`, a column."""
+    return tl.exp2(tl.sum(tl.where(tau[None, :] <= end[:, None], decay[None, :], 0.0), 1))[:, None]
+
+
+@triton.jit
+def _to_end(decay, token, tau):
+    """exp of the decays after `token`, a column."""
+    return tl.exp2(tl.sum(tl.where(tau[None, :] > token[:, None], decay[None, :], 0.0), 1))[:, None]
+
+
+@triton.jit
+def _between(decay, end, token, tau, earlier):
+    """exp of the decays after `token` (columns) up to `end` (rows), 0 outside `earlier`.
+
+    The sums are one product of 0/1 matrices with the decays between them: no difference of long sums is taken. The mask
+    stands before the exponential, or the part that is not used would overflow.
+    """
+    upto = (tau[None, :] <= end[:, None]).to(tl.float32)
+    after = tl.where(tau[:, None] > token[None, :], decay[:, None], 0.0)
+    log = _dot(upto, after)
+    return tl.where(earlier, tl.exp2(tl.where(earlier, log, 0.0)), 0.0)
+'''
+
+_SCALAR_GRAD = '''
+@triton.jit
+def _between_t(decay, end, token, tau, earlier):
+    """The transpose of `_between`, formed anew."""
+    after = tl.where(tau[None, :] > token[:, None], decay[None, :], 0.0)
+    upto = (tau[:, None] <= end[None, :]).to(tl.float32)
+    log = _dot(after, upto)
+    return tl.where(earlier, tl.exp2(tl.where(earlier, log, 0.0)), 0.0)
+
+
+@triton.jit
+def _seen(x, end, tau):
+    """For each token the sum of x over the rows that have seen its decay."""
+    return tl.sum(tl.where(tau[:, None] <= end[None, :], tl.sum(x, 1)[None, :], 0.0), 1)
+
+
+@triton.jit
+def _ahead(x, token, tau):
+    """For each token the sum of x over the rows written before it."""
+    return tl.sum(tl.where(tau[:, None] > token[None, :], tl.sum(x, 1)[None, :], 0.0), 1)
+'''
+
+_KEY = '''
+@triton.jit
+def _log_decay(g, sequence, token, T, H, col, K: tl.constexpr):
+    """Log decays of the chunk's tokens in units of log 2, zero past the end."""
+    row = (sequence // H * T + token) * H + sequence % H
+    mask = (token < T)[:, None] & (col < K)[None, :]
+    return tl.load(g + row[:, None] * K + col[None, :], mask=mask, other=0.0) * 1.4426950408889634
+
+
+@triton.jit
+def _from_start(decay, end, tau):
+    """exp of the decays up to and with token `end`."""
+    upto = (tau[None, :] <= end[:, None]).to(tl.float32)
+    return tl.exp2(_dot(upto, decay))
+
+
+@triton.jit
+def _to_end(decay, token, tau):
+    """exp of the decays after `token`."""
+    after = (tau[None, :] > token[:, None]).to(tl.float32)
+    return tl.exp2(_dot(after, decay))
+
+
+@triton.jit
+def _to_reference(decay, token, end, tau, level):
+    """exp of the decays between each row and its reference at a dyadic level.
+
+    A group of 2 << level tokens has its reference between its halves. A row of the upper half takes the decays from
+    there up to `end`, a row of the lower half those after `token` up to there; the product of two such factors is the
+    decay between the two rows. Every exponent is a sum of log decays, and no row looks past its own token's group half.
+    """
+    middle = ((token >> level) | 1) << level
+    upper = (tau[None, :] >= middle[:, None]) & (tau[None, :] <= end[:, None])
+    lower = (tau[None, :] > token[:, None]) & (tau[None, :] < middle[:, None])
+    inside = tl.where(((token >> level) & 1)[:, None] != 0, upper, lower).to(tl.float32)
+    return tl.exp2(_dot(inside, decay))
+'''
+
+_KEY_GRAD = '''
+@triton.jit
+def _seen(x, end, tau):
+    """For each token the sum of x over the rows that have seen its decay."""
+    return _dot((tau[:, None] <= end[None, :]).to(tl.float32), x)
+
+
+@triton.jit
+def _ahead(x, token, tau):
+    """For each token the sum of x over the rows written before it."""
+    return _dot((tau[:, None] > token[None, :]).to(tl.float32), x)
+'''
+
+
+def device_functions(tiles: Tiles) -> list[str]:
+    """The functions that the kernels of these tiles call."""
+    parts = [_LOCATE, _MEMORY, _DOT]
+    if tiles.decay == "key" or tiles.e:
+        parts.append(_MEET)
+    if tiles.decay == "key":
+        parts += [_MEET_T, _KEY, _KEY_GRAD]
+    elif tiles.decay == "scalar":
+        parts += [_SCALAR, _SCALAR_GRAD]
+    return [part.strip("\n") for part in parts]
