@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .diagnostics import Diagnostic
-from .ir import Axis, Bin, Call, Contract, Expr, Outer, Ref, Rule, Span, Update, children, walk
+from .ir import Axis, Bin, Call, Expr, Outer, Ref, Rule, Span, Update, children, walk
 
 Rewrite = tuple[Span, str]
 
