@@ -79,13 +79,15 @@ def _statement(rule: Rule, line: Line, scope: Scope, varying: set[str]) -> str:
 
 def _loop(rule: Rule, scope: Scope) -> list[str]:
     """The body of `run` after its preamble: the step for each token."""
-    state, outputs, t = (scope.fresh(name) for name in ("state", "outputs", "t"))
-    output, T = scope.names[rule.read.name], scope.fresh("T")
-    token = [f"{scope.names[i.name]}[:, {t}]" for i in rule.inputs] + [scope.names[p.name] for p in rule.params]
+    state, outputs, token, each = (scope.fresh(name) for name in ("state", "outputs", "token", "x"))
+    output = scope.names[rule.read.name]
+    inputs = ", ".join(scope.names[i.name] for i in rule.inputs) + ("," if len(rule.inputs) == 1 else "")
+    params = "".join(f", {scope.names[p.name]}" for p in rule.params)
+    # unbind, not x[:, t]: the gradient of a slice is a tensor of the whole sequence, for every token
     return [
         f"{outputs} = []",
-        f"for {t} in range({T}):",
-        f"    {output}, {state} = step({state}, {', '.join(token)})",
+        f"for {token} in zip(*({each}.unbind(1) for {each} in ({inputs})), strict=True):",
+        f"    {output}, {state} = step({state}, *{token}{params})",
         f"    {outputs}.append({output})",
         f"{output} = torch.stack({outputs}, 1)",
     ]
