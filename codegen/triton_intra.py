@@ -10,7 +10,7 @@ earlier pair of tokens is met once, and each factor's exponent is a sum of log d
 
 from __future__ import annotations
 
-from .triton_text import Kernel, KernelText, Text, chunk_program, locate, log_decay, same_token
+from .triton_text import Kernel, KernelText, Text, chunk_program, locate, log_decay, same_token, wide
 from .triton_tiles import Group, Pair, Tiles
 
 
@@ -152,15 +152,17 @@ def _explicit(text: Text, tiles: Tiles, pair: Pair) -> None:
 def _invert(text: Text, e: Group) -> None:
     """(I + a)^-1 by blocks: the inverse of a block of twice the size from those of its two halves, exactly."""
     text(
-        "# Exact block substitution: [[X, 0], [A, Y]]^-1 = [[X^-1, 0], [-Y^-1 A X^-1, Y^-1]], from single rows upwards.",
+        "# Exact block substitution from single rows upwards:",
+        "# [[X, 0], [A, Y]]^-1 = [[X^-1, 0], [-Y^-1 A X^-1, Y^-1]].",
         f"row = tl.arange(0, {e.size})",
         "identity = tl.where(row[:, None] == row[None, :], 1.0, 0.0)",
         "inverse = identity - tl.where(_meet(row, row, 0), a, 0.0)",
     )
+    dot = "_dot_wide" if wide(e) else "_dot"
     levels = "LEVELS" if e.slots == 1 else f"LEVELS + {e.slots.bit_length() - 1}"
     with text.block(f"for level in range(1, {levels}):"):
         text(
             "lower = tl.where(_meet(row, row, level), a, 0.0)",
-            "lower = _dot(inverse, lower)",
-            "inverse -= _dot(lower, inverse)",
+            f"lower = {dot}(inverse, lower)",
+            f"inverse -= {dot}(lower, inverse)",
         )

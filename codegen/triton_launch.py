@@ -138,9 +138,7 @@ def _autograd(tiles: Tiles, kernels: Kernels) -> str:
     inputs = list(packed(tiles))
     text = Text()
     with text.block("class _Scan(torch.autograd.Function):"):
-        text(
-            '"""The chunked scan on packed rows. Gradients are computed by kernels and are not differentiable again."""'
-        )
+        text('"""The chunked scan on packed rows; its gradients are not differentiable again."""')
         text("", "@staticmethod")
         head = [f"{x}: Tensor" for x in inputs] + ["initial: Tensor", "save: bool"]
         text.call("def forward", ["ctx", *head], " -> tuple[Tensor, Tensor]:")

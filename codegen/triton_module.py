@@ -140,8 +140,6 @@ def _step(rule: Rule, shape: Shape) -> str:
         *_lines(rule, shape, scope, names, "_token({tensors}, {S})", "1"),
         f"return {output}.squeeze(1), {state}",
     ]
-    docstring = (
-        "One token, without gradients: inputs [B, H, ...]; the output [B, H, V] in float32 and the state after it."
-    )
+    docstring = "One token, without gradients: inputs [B, H, ...]; the output [B, H, V] (float32) and the state after."
     arguments = [f"{state}: {kind}", *(f"{name}: Tensor" for name in names)]
     return function("step", arguments, f"tuple[Tensor, {kind}]", docstring, body)

@@ -5,8 +5,8 @@
                dY_w = (P_w e^(G_C - G)) dS + N^T dO - B^T dR
                dS <- e^(G_C) dS + (Q e^L)^T dO - W^T dU
 
-The state stays in registers in fp32, transposed ([V, K]): then every product has a tile made in the scan on its left and
-a tile straight from memory on its right.
+The state stays in registers in fp32, transposed ([V, K]): then every product has a tile made in the scan on its left
+and a tile straight from memory on its right.
 """
 
 from __future__ import annotations

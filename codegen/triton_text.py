@@ -184,6 +184,13 @@ def _dot(a, b):
     return tl.dot(a, b, input_precision="tf32x3")
 '''
 
+_DOT_WIDE = '''
+@triton.jit
+def _dot_wide(a, b):
+    """A product of 128 x 128 float32 tiles: in TF32 parts they would not fit into shared memory."""
+    return tl.dot(a, b, input_precision="bf16x6")
+'''
+
 _MEET = '''
 @triton.jit
 def _meet(left, right, level):
@@ -307,9 +314,16 @@ def _ahead(x, token, tau):
 '''
 
 
+def wide(group: Group) -> bool:
+    """Whether a tile of the group has 128 rows (a chunk has 16 tokens or more)."""
+    return group.slots >= 8
+
+
 def device_functions(tiles: Tiles) -> list[str]:
     """The functions that the kernels of these tiles call."""
     parts = [_LOCATE, _MEMORY, _DOT]
+    if tiles.e and wide(tiles.e):
+        parts.append(_DOT_WIDE)
     if tiles.decay == "key" or tiles.e:
         parts.append(_MEET)
     if tiles.decay == "key":

@@ -1,6 +1,7 @@
 """Shapes of core forms that between them use every part of the kernels, with a step loop over the core to compare to.
 
-The loop is the definition of `stateir.normal.CoreRow` and `CoreRead`, token by token, and shares nothing with the kernels.
+The loop is the definition of `stateir.normal.CoreRow` and `CoreRead`, token by token, and shares nothing with the
+kernels.
 """
 
 from __future__ import annotations
@@ -72,7 +73,10 @@ def name_of(shape: Shape) -> str:
 def make_tensors(
     shape: Shape, B: int, T: int, H: int, K: int, V: int, seed: int = 0, gate: float = 1.0, lowest: float = 0.0
 ) -> Tensors:
-    """Random tensors of a shape in float64, erases scaled so that the state stays bounded; gates in [-gate, -lowest]."""
+    """Random tensors of a shape in float64 with gates in [-gate, -lowest].
+
+    Erases are scaled so that the state stays bounded; where K is small, unlike directions are not nearly orthogonal.
+    """
     generator = torch.Generator().manual_seed(seed)
     count = max(1, len(shape.erasing))
     tensors: Tensors = {}
@@ -83,6 +87,7 @@ def make_tensors(
             x = -lowest - (gate - lowest) * torch.rand(B, T, H, *dims, generator=generator, dtype=torch.float64)
         elif axis == "key":
             x = x / x.norm(dim=-1, keepdim=True) * (count**-0.5 if name[0] in "pe" else 1)
+            x = x * (0.25 if K < 16 and name[0] == "e" else 1)
         elif name[0] in "cm":
             x = 0.5 * torch.tanh(x)
         tensors[name] = x
@@ -143,7 +148,8 @@ def errors_of(
     """Errors of kernels on inputs of `dtype`, relative to rms, of the reads, the state and each gradient by itself.
 
     Upstream gradients are normal numbers, so an rms below 1e-2 is mostly what cancels or underflows: the error is then
-    relative to 1e-2. The loop runs in float64 on the inputs as rounded to `dtype` (log decays and the state are float32 in the kernels).
+    relative to 1e-2. The loop runs in float64 on the inputs as rounded to `dtype` (log decays, couplings and the state
+    are float32 in the kernels).
     """
     kept = {"g": torch.float32}
     given = {name: x.to(kept.get(name, torch.float32 if name[0] in "cm" else dtype)) for name, x in tensors.items()}

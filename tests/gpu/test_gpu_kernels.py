@@ -112,7 +112,9 @@ def test_library(name: str, dtype: torch.dtype, record_property) -> None:  # typ
         pytest.skip(reason)
     errors = rule_errors(rule, dtype, "cuda", K=48, V=80, ends=0.0)
     record_property("errors", {name: float(f"{e:.3g}") for name, e in errors.items()})
-    assert not failures(errors, dtype)
+    params = {f"d{p.name}" for p in rule.params}  # sums over all tokens, which cancel
+    assert not failures({name: e for name, e in errors.items() if name not in params}, dtype)
+    assert not failures({name: e for name, e in errors.items() if name in params}, dtype, 5.0)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -120,11 +122,12 @@ def test_random_rules(seed: int, record_property) -> None:  # type: ignore[no-un
     rule = stateir.parse(random_rule(RandomDraw(seed)))
     errors = rule_errors(rule, torch.float32, "cuda", K=20, V=12, seed=seed, resets=seed % 2 == 0, ends=0.0)
     record_property("errors", {name: float(f"{e:.3g}") for name, e in errors.items()})
-    assert not failures(errors, torch.float32), rule.text
+    # The gradient of a decay 1 - beta is that of its log, divided by it: near 0 it is this much less exact.
+    assert not failures(errors, torch.float32, 10.0), rule.text
 
 
 def test_equal_bits() -> None:
-    """The same call gives the same bits; an expanded gradient those of a contiguous one; a second backward the first's."""
+    """The same call gives the same bits, a second backward the first's, an expanded gradient those of a full one."""
     shape = FEW[1]
     tensors = {name: x.cuda().bfloat16().requires_grad_() for name, x in make_tensors(shape, 2, 100, 3, 64, 48).items()}
     S = torch.zeros(2, 3, 64, 48, device="cuda", requires_grad=True)
@@ -150,3 +153,15 @@ def test_many_heads() -> None:
     alone = torch.autograd.grad(o_last.sum(), list(last.values()))
     assert torch.equal(o[-1:], o_last) and torch.equal(final[-1:], final_last)
     assert all(torch.equal(a[-1:], b) for a, b in zip(grads, alone, strict=True))
+
+
+@pytest.mark.parametrize("shape", MATRIX[::8], ids=name_of)
+def test_decode(shape: Shape) -> None:
+    tensors = make_tensors(shape, 2, 1, 3, 48, 80)
+    S = torch.randn(2, 3, 48, 80, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        given = {name: x.float().cuda() for name, x in tensors.items()}
+        reads, after = scan_module(shape)._token(given, S.float().cuda())
+    want, want_after = step_loop(shape, tensors, S)
+    torch.testing.assert_close(reads.cpu().double(), want, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(after.cpu().double(), want_after, atol=1e-5, rtol=1e-5)

@@ -1,0 +1,382 @@
+"""Linear attention, unnormalised (arXiv:2006.16236)
+
+    additive.rule:3  update S += outer(k, v)
+    additive.rule:4  read o = q @ S / sqrt(dim(key))
+
+The kernels see rows, each of which reads the state before its token, and chunks of CHUNK tokens.
+1 pure write(s) a token: S += outer(w, yw).
+"""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+CHUNK = 64  # tokens of a chunk
+
+
+@triton.jit
+def _locate(sequence, token, slot, T, H, ROWS: tl.constexpr):
+    """Row numbers in a [B, T, H, ROWS, D] tensor of a slot of each token, and whether there is such a row."""
+    row = ((sequence // H * T + token) * H + sequence % H) * ROWS + slot
+    return row, (token < T) & (slot < ROWS)
+
+
+@triton.jit
+def _load(x, row, live, col, D: tl.constexpr):
+    """Rows of x as a [row, col] tile, zero where there is none."""
+    return tl.load(x + row[:, None] * D + col[None, :], mask=live[:, None] & (col < D)[None, :], other=0.0)
+
+
+@triton.jit
+def _load_t(x, row, live, col, D: tl.constexpr):
+    """Rows of x as a [col, row] tile. A tile needed both ways is loaded twice, never transposed in registers."""
+    return tl.load(x + row[None, :] * D + col[:, None], mask=live[None, :] & (col < D)[:, None], other=0.0)
+
+
+@triton.jit
+def _store(x, row, live, col, D: tl.constexpr, tile):
+    tl.store(x + row[:, None] * D + col[None, :], tile, mask=live[:, None] & (col < D)[None, :])
+
+
+@triton.jit
+def _store_t(x, row, live, col, D: tl.constexpr, tile):
+    tl.store(x + row[None, :] * D + col[:, None], tile, mask=live[None, :] & (col < D)[:, None])
+
+
+@triton.jit
+def _matrix(x, number, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The addresses of matrix `number` of x."""
+    return x + number * (ROWS * COLUMNS) + tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+
+
+@triton.jit
+def _matrix_t(x, number, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The addresses of the transpose of matrix `number` of x."""
+    return x + number * (ROWS * COLUMNS) + tl.arange(0, ROWS)[None, :] * COLUMNS + tl.arange(0, COLUMNS)[:, None]
+
+
+@triton.jit
+def _dot(a, b):
+    """A product summed in float32: of bfloat16 tiles as they are, of float32 tiles as three TF32 products."""
+    return tl.dot(a, b, input_precision="tf32x3")
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def intra(q, w, n_out, T, H, K: tl.constexpr, BK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr):
+    """The chunk's matrices n = q x w."""
+    pid = tl.program_id(0).to(tl.int64)
+    sequence = pid // tl.cdiv(T, C)
+    first = pid % tl.cdiv(T, C) * C
+    tau = tl.arange(0, C)
+    t1 = tau
+    at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
+    dtype: tl.constexpr = w.dtype.element_ty
+
+    z_n = tl.zeros([C, C], tl.float32)
+    for k in range(0, K, BK):
+        col = k + tl.arange(0, BK)
+        q_tile = _load(q, at1, live1, col, K)
+        w_tile = _load(w, at1, live1, col, K)
+        z_n += _dot(q_tile, tl.trans(w_tile))
+
+    seen = t1[None, :] < t1[:, None]
+    same = t1[:, None] == t1[None, :]
+    seen |= same
+    n = tl.where(seen, z_n, 0.0)
+
+    tl.store(_matrix(n_out, pid, C, C), n.to(dtype))
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def scan(
+    w, yw, q, n, initial, o, states, final, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, BV: tl.constexpr,
+    C: tl.constexpr, SAVE: tl.constexpr,
+):
+    """All chunks of a sequence and head in time order, for a block of value columns."""
+    sequence = tl.program_id(0).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    tau = tl.arange(0, C)
+    col_k = tl.arange(0, KP)
+    col_v = tl.program_id(1) * BV + tl.arange(0, BV)
+    at_state = sequence * (K * V) + col_k[None, :] * V + col_v[:, None]
+    in_state = (col_k < K)[None, :] & (col_v < V)[:, None]
+    dtype: tl.constexpr = states.dtype.element_ty
+    state = tl.load(initial + at_state, mask=in_state, other=0.0)
+    for chunk in range(chunks):
+        first = chunk * C
+        number = sequence * chunks + chunk
+        at_saved = number * (K * V) + col_v[:, None] * K + col_k[None, :]
+        t1 = tau
+        at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
+        state_tile = state.to(dtype)
+        if SAVE:
+            tl.store(states + at_saved, state_tile, mask=in_state)
+        yw_tile = _load_t(yw, at1, live1, col_v, V)
+        out = _dot(state_tile, _load_t(q, at1, live1, col_k, K))
+        out += _dot(yw_tile, tl.load(_matrix_t(n, number, C, C)))
+        _store_t(o, at1, live1, col_v, V, out)
+        state += _dot(yw_tile, _load(w, at1, live1, col_k, K))
+    tl.store(final + at_state, state, mask=in_state)
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def reverse_scan(
+    w, q, do, n, dfinal, dyw, dstates, dinitial, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr,
+    BV: tl.constexpr, C: tl.constexpr,
+):
+    """All chunks of a sequence and head against time, for a block of value columns."""
+    sequence = tl.program_id(0).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    tau = tl.arange(0, C)
+    col_k = tl.arange(0, KP)
+    col_v = tl.program_id(1) * BV + tl.arange(0, BV)
+    at_state = sequence * (K * V) + col_k[None, :] * V + col_v[:, None]
+    in_state = (col_k < K)[None, :] & (col_v < V)[:, None]
+    dtype: tl.constexpr = dstates.dtype.element_ty
+    dstate = tl.load(dfinal + at_state, mask=in_state, other=0.0)
+    for step in range(chunks):
+        chunk = chunks - 1 - step
+        first = chunk * C
+        number = sequence * chunks + chunk
+        at_saved = number * (K * V) + col_v[:, None] * K + col_k[None, :]
+        t1 = tau
+        at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
+        dstate_tile = dstate.to(dtype)
+        tl.store(dstates + at_saved, dstate_tile, mask=in_state)
+        do_tile = _load_t(do, at1, live1, col_v, V).to(dtype)
+        dyw_tile = _dot(dstate_tile, _load_t(w, at1, live1, col_k, K))
+        dyw_tile += _dot(do_tile, tl.load(_matrix(n, number, C, C)))
+        _store_t(dyw, at1, live1, col_v, V, dyw_tile.to(dtype))
+        dstate += _dot(do_tile, _load(q, at1, live1, col_k, K))
+    tl.store(dinitial + at_state, dstate, mask=in_state)
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def couplings_grad(do, yw, dn, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.constexpr):
+    """Gradients of the chunk's matrices, where they are not zero by construction."""
+    pid = tl.program_id(0).to(tl.int64)
+    sequence = pid // tl.cdiv(T, C)
+    first = pid % tl.cdiv(T, C) * C
+    tau = tl.arange(0, C)
+    t1 = tau
+    at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
+    dtype: tl.constexpr = dn.dtype.element_ty
+
+    z_n = tl.zeros([C, C], tl.float32)
+    for v in range(0, V, BV):
+        col = v + tl.arange(0, BV)
+        q_tile = _load(do, at1, live1, col, V).to(dtype)
+        w_tile = _load_t(yw, at1, live1, col, V)
+        z_n += _dot(q_tile, w_tile)
+    seen = t1[None, :] < t1[:, None]
+    same = t1[:, None] == t1[None, :]
+    seen |= same
+    tl.store(_matrix(dn, pid, C, C), tl.where(seen, z_n, 0.0).to(dtype))
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def local_grad(
+    q, w, do, yw, dn, states, dstates, dq, dw, T, H, K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr,
+    BV: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+):
+    """Gradients of the chunk's covectors, directions and log decays, for a block of K."""
+    pid = tl.program_id(0).to(tl.int64)
+    sequence = pid // tl.cdiv(T, C)
+    first = pid % tl.cdiv(T, C) * C
+    tau = tl.arange(0, C)
+    t1 = tau
+    at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
+    dtype: tl.constexpr = w.dtype.element_ty
+    col = tl.program_id(1) * BK + tl.arange(0, BK)
+
+    grad_q = tl.zeros([C, BK], tl.float32)
+    grad_w = tl.zeros([C, BK], tl.float32)
+    for v in range(0, V, BV):
+        col_v = v + tl.arange(0, BV)
+        at_saved = pid * (K * V) + col_v[:, None] * K + col[None, :]
+        in_saved = (col_v < V)[:, None] & (col < K)[None, :]
+        state = tl.load(states + at_saved, mask=in_saved, other=0.0)
+        dstate = tl.load(dstates + at_saved, mask=in_saved, other=0.0)
+        grad_q += _dot(_load(do, at1, live1, col_v, V).to(dtype), state)
+        grad_w += _dot(_load(yw, at1, live1, col_v, V), dstate)
+    q_tile = _load(q, at1, live1, col, K)
+    w_tile = _load(w, at1, live1, col, K)
+
+    dn_tile = tl.load(_matrix(dn, pid, C, C))
+    dn_tile_t = tl.load(_matrix_t(dn, pid, C, C))
+    grad_q += _dot(dn_tile, w_tile)
+    grad_w += _dot(dn_tile_t, q_tile)
+
+    _store(dq, at1, live1, col, K, grad_q.to(dtype))
+    _store(dw, at1, live1, col, K, grad_w.to(dtype))
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def decode(q, w, yw, before, o, after, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, BV: tl.constexpr):
+    """One token."""
+    sequence = tl.program_id(0).to(tl.int64)
+    col_k = tl.arange(0, KP)
+    col_v = tl.program_id(1) * BV + tl.arange(0, BV)
+    in_k, in_v = col_k < K, col_v < V
+    at_state = sequence * (K * V) + col_k[:, None] * V + col_v[None, :]
+    in_state = in_k[:, None] & in_v[None, :]
+    state = tl.load(before + at_state, mask=in_state, other=0.0)
+
+    p0 = tl.load(w + sequence * K + col_k, mask=in_k, other=0.0).to(tl.float32)
+    u0 = tl.load(yw + sequence * V + col_v, mask=in_v, other=0.0).to(tl.float32)
+
+    q0 = tl.load(q + sequence * K + col_k, mask=in_k, other=0.0).to(tl.float32)
+    o0 = tl.sum(q0[:, None] * (state), 0)
+    o0 += tl.sum(q0 * p0, 0) * u0
+    tl.store(o + (sequence * 1 + 0) * V + col_v, o0, mask=in_v)
+
+    new = state
+    new += p0[:, None] * u0[None, :]
+    tl.store(after + at_state, new, mask=in_state)
+
+
+def _pack(rows: list[Tensor], dtype: torch.dtype) -> Tensor:
+    """The rows of a token beside each other: [B, T, H, rows, ...]."""
+    x = torch.stack(rows, 3) if len(rows) > 1 else rows[0].unsqueeze(3)
+    return x.to(dtype).contiguous()
+
+
+def _blocks(K: int, V: int, dtype: torch.dtype) -> tuple[int, int, int, int, int]:
+    """Tile sizes, powers of two from 16: K in full, a block of K, a block of V, the scans' block of V.
+
+    Last: how many chunks the scans keep in flight, as shared memory allows.
+    """
+    KP, VP = max(16, triton.next_power_of_2(K)), max(16, triton.next_power_of_2(V))
+    wide = dtype == torch.float32
+    block = 32 if wide else 64
+    narrow = wide and KP > 128
+    return KP, min(KP, block), min(VP, block), min(VP, 16 if narrow else 32), 1 if wide or KP > 128 else 3
+
+
+class _Scan(torch.autograd.Function):
+    """The chunked scan on packed rows; its gradients are not differentiable again."""
+
+    @staticmethod
+    def forward(ctx, w: Tensor, yw: Tensor, q: Tensor, initial: Tensor, save: bool) -> tuple[Tensor, Tensor]:
+        B, T, H, _, K = w.shape
+        V = initial.shape[-1]
+        chunks = triton.cdiv(T, CHUNK)
+        KP, BK, BV, BLOCK, stages = _blocks(K, V, w.dtype)
+        n = w.new_empty(B * H * chunks, CHUNK, CHUNK)
+        o = initial.new_empty(B, T, H, 1, V)
+        states = w.new_empty(B * H * chunks if save else 0, V, K)
+        final = torch.empty_like(initial)
+        with torch.cuda.device_of(w):
+            intra[(B * H * chunks,)](q, w, n, T, H, K=K, BK=BK, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, num_stages=1)
+            scan[(B * H, triton.cdiv(V, BLOCK))](
+                w, yw, q, n, initial, o, states, final, T, H, K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, SAVE=save,
+                num_stages=stages,
+            )
+        ctx.save_for_backward(w, yw, q, n, states)
+        return o, final
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, do: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
+        (w, yw, q, n, states) = ctx.saved_tensors
+        B, T, H, _, K = w.shape
+        V = dfinal.shape[-1]
+        chunks = triton.cdiv(T, CHUNK)
+        KP, BK, BV, BLOCK, stages = _blocks(K, V, w.dtype)
+        do, dfinal = do.contiguous(), dfinal.contiguous()
+        dyw = torch.empty_like(yw)
+        dstates, dinitial = torch.empty_like(states), torch.empty_like(dfinal)
+        dn = w.new_empty(B * H * chunks, CHUNK, CHUNK)
+        dq = torch.empty_like(q)
+        dw = torch.empty_like(w)
+        with torch.cuda.device_of(w):
+            reverse_scan[(B * H, triton.cdiv(V, BLOCK))](
+                w, q, do, n, dfinal, dyw, dstates, dinitial, T, H, K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK,
+                num_stages=stages,
+            )
+            couplings_grad[(B * H * chunks,)](do, yw, dn, T, H, V=V, BV=BV, C=CHUNK, num_stages=1)
+            local_grad[(B * H * chunks, triton.cdiv(K, BK))](
+                q, w, do, yw, dn, states, dstates, dq, dw, T, H, K=K, V=V, BK=BK, BV=BV, C=CHUNK,
+                LEVELS=CHUNK.bit_length() - 1, num_stages=1,
+            )
+        return dw, dyw, dq, dinitial, None
+
+
+def _scan(t: dict[str, Tensor], S: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The reads [B, T, H, reads, V] and the state after the sequence, in float32.
+
+    bfloat16 inputs are multiplied as such, all others as float32; sums and the state are float32.
+    """
+    tile = torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
+    w = _pack([t["p0"]], tile)
+    yw = _pack([t["y0"]], tile)
+    q = _pack([t["q0"]], tile)
+    S = S.float().contiguous()
+    save = torch.is_grad_enabled() and any(x.requires_grad for x in (w, yw, q, S))
+    return _Scan.apply(w, yw, q, S, save)
+
+
+def _token(t: dict[str, Tensor], S: Tensor) -> tuple[Tensor, Tensor]:
+    """The reads [B, 1, H, reads, V] of one token and the state after it, in float32; S is left as it is."""
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (S, *t.values())):
+        raise RuntimeError("decode has no gradient: call it under torch.no_grad()")
+    w = _pack([t["p0"]], torch.float32)
+    yw = _pack([t["y0"]], torch.float32)
+    q = _pack([t["q0"]], torch.float32)
+    before = S.float().contiguous()
+    B, T, H, _, K = w.shape
+    V = S.shape[-1]
+    after = torch.empty_like(before)
+    o = before.new_empty(B, 1, H, 1, V)
+    KP, BV = max(16, triton.next_power_of_2(K)), 16
+    with torch.cuda.device_of(w):
+        decode[(B * H, triton.cdiv(V, BV))](q, w, yw, before, o, after, T, H, K=K, V=V, KP=KP, BV=BV)
+    return o, after
+
+
+def prologue(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
+    """What the tokens of additive need beside S, for all tokens at once."""
+    B, T, H = q.shape[:3]
+    K = q.shape[-1]
+    return {
+        "p0": k,
+        "y0": v,
+        "q0": q,
+        "f0": q.new_full((B, T, H), 1 / math.sqrt(K)),
+    }
+
+
+def start(
+    B: int, H: int, K: int, V: int, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
+) -> Tensor:
+    """The state before the first token."""
+    return torch.zeros(B, H, K, V, dtype=dtype, device=device)
+
+
+def run(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """A sequence: inputs [B, T, H, ...], params [H, ...]; the output [B, T, H, V] and the state after it."""
+    dtype = v.dtype
+    q, k, v = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (q, k, v))
+    B, T, H = q.shape[:3]
+    K = q.shape[-1]
+    V = v.shape[-1]
+    if state is None:
+        state = start(B, H, K, V, q.dtype, q.device)
+    tensors = prologue(q, k, v)
+    reads, state = _scan(tensors, state, dtype)
+    o = tensors["f0"][..., None] * reads[..., 0, :]
+    return o.to(dtype), state
+
+
+def step(state: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """One token, without gradients: inputs [B, H, ...]; the output [B, H, V] (float32) and the state after."""
+    q, k, v = (x.float() for x in (q, k, v))
+    q, k, v = (x.unsqueeze(1) for x in (q, k, v))
+    tensors = prologue(q, k, v)
+    reads, state = _token(tensors, state)
+    o = tensors["f0"][..., None] * reads[..., 0, :]
+    return o.squeeze(1), state

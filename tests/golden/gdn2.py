@@ -1,0 +1,598 @@
+"""Gated DeltaNet-2 (arXiv:2605.22791)
+
+    gdn2.rule:5  update S = exp(g) * S
+    gdn2.rule:6  update S += outer(k, w * v - (b * k) @ S)
+    gdn2.rule:7  read o = q @ S / sqrt(dim(key))
+
+The kernels see rows, each of which reads the state before its token, and chunks of CHUNK tokens.
+1 erasing row(s) a token: S += outer(p, u), where u is y less e @ S and less what the row sees
+of the rows above it; all u of a chunk are solved at once.
+g is the log decay of a token (key); p and w are decayed to the end of their token.
+"""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+CHUNK = 32  # tokens of a chunk
+
+
+@triton.jit
+def _locate(sequence, token, slot, T, H, ROWS: tl.constexpr):
+    """Row numbers in a [B, T, H, ROWS, D] tensor of a slot of each token, and whether there is such a row."""
+    row = ((sequence // H * T + token) * H + sequence % H) * ROWS + slot
+    return row, (token < T) & (slot < ROWS)
+
+
+@triton.jit
+def _load(x, row, live, col, D: tl.constexpr):
+    """Rows of x as a [row, col] tile, zero where there is none."""
+    return tl.load(x + row[:, None] * D + col[None, :], mask=live[:, None] & (col < D)[None, :], other=0.0)
+
+
+@triton.jit
+def _load_t(x, row, live, col, D: tl.constexpr):
+    """Rows of x as a [col, row] tile. A tile needed both ways is loaded twice, never transposed in registers."""
+    return tl.load(x + row[None, :] * D + col[:, None], mask=live[None, :] & (col < D)[:, None], other=0.0)
+
+
+@triton.jit
+def _store(x, row, live, col, D: tl.constexpr, tile):
+    tl.store(x + row[:, None] * D + col[None, :], tile, mask=live[:, None] & (col < D)[None, :])
+
+
+@triton.jit
+def _store_t(x, row, live, col, D: tl.constexpr, tile):
+    tl.store(x + row[None, :] * D + col[:, None], tile, mask=live[None, :] & (col < D)[:, None])
+
+
+@triton.jit
+def _matrix(x, number, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The addresses of matrix `number` of x."""
+    return x + number * (ROWS * COLUMNS) + tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+
+
+@triton.jit
+def _matrix_t(x, number, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The addresses of the transpose of matrix `number` of x."""
+    return x + number * (ROWS * COLUMNS) + tl.arange(0, ROWS)[None, :] * COLUMNS + tl.arange(0, COLUMNS)[:, None]
+
+
+@triton.jit
+def _dot(a, b):
+    """A product summed in float32: of bfloat16 tiles as they are, of float32 tiles as three TF32 products."""
+    return tl.dot(a, b, input_precision="tf32x3")
+
+
+@triton.jit
+def _meet(left, right, level):
+    """Pairs (left after right) whose highest differing bit is `level`: each such pair has exactly one level."""
+    upper = ((left >> level) & 1) != 0
+    return upper[:, None] & (((left >> level) ^ 1)[:, None] == (right >> level)[None, :])
+
+
+@triton.jit
+def _meet_t(left, right, level):
+    """The transpose of `_meet`."""
+    upper = ((left >> level) & 1) != 0
+    return upper[None, :] & (((left >> level) ^ 1)[None, :] == (right >> level)[:, None])
+
+
+@triton.jit
+def _log_decay(g, sequence, token, T, H, col, K: tl.constexpr):
+    """Log decays of the chunk's tokens in units of log 2, zero past the end."""
+    row = (sequence // H * T + token) * H + sequence % H
+    mask = (token < T)[:, None] & (col < K)[None, :]
+    return tl.load(g + row[:, None] * K + col[None, :], mask=mask, other=0.0) * 1.4426950408889634
+
+
+@triton.jit
+def _from_start(decay, end, tau):
+    """exp of the decays up to and with token `end`."""
+    upto = (tau[None, :] <= end[:, None]).to(tl.float32)
+    return tl.exp2(_dot(upto, decay))
+
+
+@triton.jit
+def _to_end(decay, token, tau):
+    """exp of the decays after `token`."""
+    after = (tau[None, :] > token[:, None]).to(tl.float32)
+    return tl.exp2(_dot(after, decay))
+
+
+@triton.jit
+def _to_reference(decay, token, end, tau, level):
+    """exp of the decays between each row and its reference at a dyadic level.
+
+    A group of 2 << level tokens has its reference between its halves. A row of the upper half takes the decays from
+    there up to `end`, a row of the lower half those after `token` up to there; the product of two such factors is the
+    decay between the two rows. Every exponent is a sum of log decays, and no row looks past its own token's group half.
+    """
+    middle = ((token >> level) | 1) << level
+    upper = (tau[None, :] >= middle[:, None]) & (tau[None, :] <= end[:, None])
+    lower = (tau[None, :] > token[:, None]) & (tau[None, :] < middle[:, None])
+    inside = tl.where(((token >> level) & 1)[:, None] != 0, upper, lower).to(tl.float32)
+    return tl.exp2(_dot(inside, decay))
+
+
+@triton.jit
+def _seen(x, end, tau):
+    """For each token the sum of x over the rows that have seen its decay."""
+    return _dot((tau[:, None] <= end[None, :]).to(tl.float32), x)
+
+
+@triton.jit
+def _ahead(x, token, tau):
+    """For each token the sum of x over the rows written before it."""
+    return _dot((tau[:, None] > token[None, :]).to(tl.float32), x)
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def intra(
+    e, q, p, g, inverse_out, m_out, T, H, K: tl.constexpr, BK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+):
+    """The chunk's matrices a = e x p, m = q x p; a as inverse = (I + a)^-1."""
+    pid = tl.program_id(0).to(tl.int64)
+    sequence = pid // tl.cdiv(T, C)
+    first = pid % tl.cdiv(T, C) * C
+    tau = tl.arange(0, C)
+    t1 = tau
+    at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
+    dtype: tl.constexpr = p.dtype.element_ty
+
+    a = tl.zeros([C, C], tl.float32)
+    m = tl.zeros([C, C], tl.float32)
+
+    for level in range(LEVELS):
+        z_a = tl.zeros([C, C], tl.float32)
+        z_m = tl.zeros([C, C], tl.float32)
+        for k in range(0, K, BK):
+            col = k + tl.arange(0, BK)
+            decay = _log_decay(g, sequence, first + tau, T, H, col, K)
+            x1 = _to_reference(decay, t1, t1, tau, level)
+            e_tile = (_load(e, at1, live1, col, K) * x1).to(dtype)
+            q_tile = (_load(q, at1, live1, col, K) * x1).to(dtype)
+            p_tile = (_load(p, at1, live1, col, K) * x1).to(dtype)
+            z_a += _dot(e_tile, tl.trans(p_tile))
+            z_m += _dot(q_tile, tl.trans(p_tile))
+        a += tl.where(_meet(t1, t1, level), z_a, 0.0)
+        m += tl.where(_meet(t1, t1, level), z_m, 0.0)
+
+    # Within a token no decay stands between the two rows.
+    z_m = tl.zeros([C, C], tl.float32)
+    for k in range(0, K, BK):
+        col = k + tl.arange(0, BK)
+        q_tile = _load(q, at1, live1, col, K)
+        p_tile = _load(p, at1, live1, col, K)
+        z_m += _dot(q_tile, tl.trans(p_tile))
+    same = t1[:, None] == t1[None, :]
+    m += tl.where(same, z_m, 0.0)
+
+    # Exact block substitution from single rows upwards:
+    # [[X, 0], [A, Y]]^-1 = [[X^-1, 0], [-Y^-1 A X^-1, Y^-1]].
+    row = tl.arange(0, C)
+    identity = tl.where(row[:, None] == row[None, :], 1.0, 0.0)
+    inverse = identity - tl.where(_meet(row, row, 0), a, 0.0)
+    for level in range(1, LEVELS):
+        lower = tl.where(_meet(row, row, level), a, 0.0)
+        lower = _dot(inverse, lower)
+        inverse -= _dot(lower, inverse)
+    tl.store(_matrix(inverse_out, pid, C, C), inverse.to(dtype))
+    tl.store(_matrix(m_out, pid, C, C), m.to(dtype))
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def keys(e, q, p, g, inverse, solved, q_out, p_out, total, T, H, K: tl.constexpr, BK: tl.constexpr, C: tl.constexpr):
+    """The chunk's rows as the scan needs them, decayed to its start or end."""
+    pid = tl.program_id(0).to(tl.int64)
+    sequence = pid // tl.cdiv(T, C)
+    first = pid % tl.cdiv(T, C) * C
+    tau = tl.arange(0, C)
+    t1 = tau
+    at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
+    dtype: tl.constexpr = e.dtype.element_ty
+    col = tl.program_id(1) * BK + tl.arange(0, BK)
+    decay = _log_decay(g, sequence, first + tau, T, H, col, K)
+
+    e_tile = (_load(e, at1, live1, col, K) * _from_start(decay, t1, tau)).to(dtype)
+    solve = tl.load(_matrix(inverse, pid, C, C))
+    w_tile = _dot(solve, e_tile)
+    _store(solved, at1, live1, col, K, w_tile.to(dtype))
+    _store(q_out, at1, live1, col, K, (_load(q, at1, live1, col, K) * _from_start(decay, t1, tau)).to(dtype))
+    _store(p_out, at1, live1, col, K, (_load(p, at1, live1, col, K) * _to_end(decay, t1, tau)).to(dtype))
+    tl.store(total + pid * K + col, tl.exp2(tl.sum(decay, 0)), mask=col < K)
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def values(y, inverse, solved, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.constexpr):
+    """The values that the chunk's erasing rows would write to a zero state."""
+    pid = tl.program_id(0).to(tl.int64)
+    sequence = pid // tl.cdiv(T, C)
+    first = pid % tl.cdiv(T, C) * C
+    tau = tl.arange(0, C)
+    t1 = tau
+    at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
+    dtype: tl.constexpr = y.dtype.element_ty
+    col = tl.program_id(1) * BV + tl.arange(0, BV)
+
+    y_tile = _load(y, at1, live1, col, V)
+    solve = tl.load(_matrix(inverse, pid, C, C))
+    _store(solved, at1, live1, col, V, _dot(solve, y_tile).to(dtype))
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def scan(
+    solved_k, solved_v, p, q, m, total, initial, o, u, states, final, T, H, K: tl.constexpr, V: tl.constexpr,
+    KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SAVE: tl.constexpr,
+):
+    """All chunks of a sequence and head in time order, for a block of value columns."""
+    sequence = tl.program_id(0).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    tau = tl.arange(0, C)
+    col_k = tl.arange(0, KP)
+    col_v = tl.program_id(1) * BV + tl.arange(0, BV)
+    at_state = sequence * (K * V) + col_k[None, :] * V + col_v[:, None]
+    in_state = (col_k < K)[None, :] & (col_v < V)[:, None]
+    dtype: tl.constexpr = states.dtype.element_ty
+    state = tl.load(initial + at_state, mask=in_state, other=0.0)
+    for chunk in range(chunks):
+        first = chunk * C
+        number = sequence * chunks + chunk
+        at_saved = number * (K * V) + col_v[:, None] * K + col_k[None, :]
+        t1 = tau
+        at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
+        state_tile = state.to(dtype)
+        if SAVE:
+            tl.store(states + at_saved, state_tile, mask=in_state)
+        u_tile = _load_t(solved_v, at1, live1, col_v, V).to(tl.float32)
+        u_tile -= _dot(state_tile, _load_t(solved_k, at1, live1, col_k, K))
+        u_tile = u_tile.to(dtype)
+        if SAVE:
+            _store_t(u, at1, live1, col_v, V, u_tile)
+        out = _dot(state_tile, _load_t(q, at1, live1, col_k, K))
+        out += _dot(u_tile, tl.load(_matrix_t(m, number, C, C)))
+        _store_t(o, at1, live1, col_v, V, out)
+        state *= tl.load(total + number * K + col_k, mask=col_k < K, other=0.0)[None, :]
+        state += _dot(u_tile, _load(p, at1, live1, col_k, K))
+    tl.store(final + at_state, state, mask=in_state)
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def reverse_scan(
+    solved_k, p, inverse, q, do, m, total, dfinal, dy, dstates, dinitial, T, H, K: tl.constexpr, V: tl.constexpr,
+    KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
+):
+    """All chunks of a sequence and head against time, for a block of value columns."""
+    sequence = tl.program_id(0).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    tau = tl.arange(0, C)
+    col_k = tl.arange(0, KP)
+    col_v = tl.program_id(1) * BV + tl.arange(0, BV)
+    at_state = sequence * (K * V) + col_k[None, :] * V + col_v[:, None]
+    in_state = (col_k < K)[None, :] & (col_v < V)[:, None]
+    dtype: tl.constexpr = dstates.dtype.element_ty
+    dstate = tl.load(dfinal + at_state, mask=in_state, other=0.0)
+    for step in range(chunks):
+        chunk = chunks - 1 - step
+        first = chunk * C
+        number = sequence * chunks + chunk
+        at_saved = number * (K * V) + col_v[:, None] * K + col_k[None, :]
+        t1 = tau
+        at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
+        dstate_tile = dstate.to(dtype)
+        tl.store(dstates + at_saved, dstate_tile, mask=in_state)
+        do_tile = _load_t(do, at1, live1, col_v, V).to(dtype)
+        du_tile = _dot(dstate_tile, _load_t(p, at1, live1, col_k, K))
+        du_tile += _dot(do_tile, tl.load(_matrix(m, number, C, C)))
+        du_tile = du_tile.to(dtype)
+        solve = tl.load(_matrix(inverse, number, C, C))
+        dy_tile = _dot(du_tile, solve).to(dtype)
+        _store_t(dy, at1, live1, col_v, V, dy_tile)
+        dstate *= tl.load(total + number * K + col_k, mask=col_k < K, other=0.0)[None, :]
+        dstate += _dot(do_tile, _load(q, at1, live1, col_k, K))
+        dstate -= _dot(du_tile, _load(solved_k, at1, live1, col_k, K))
+    tl.store(dinitial + at_state, dstate, mask=in_state)
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def couplings_grad(dy, do, u, da, dm, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.constexpr):
+    """Gradients of the chunk's matrices, where they are not zero by construction."""
+    pid = tl.program_id(0).to(tl.int64)
+    sequence = pid // tl.cdiv(T, C)
+    first = pid % tl.cdiv(T, C) * C
+    tau = tl.arange(0, C)
+    t1 = tau
+    at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
+    dtype: tl.constexpr = da.dtype.element_ty
+
+    z_a = tl.zeros([C, C], tl.float32)
+    z_m = tl.zeros([C, C], tl.float32)
+    for v in range(0, V, BV):
+        col = v + tl.arange(0, BV)
+        e_tile = _load(dy, at1, live1, col, V).to(dtype)
+        q_tile = _load(do, at1, live1, col, V).to(dtype)
+        p_tile = _load_t(u, at1, live1, col, V)
+        z_a -= _dot(e_tile, p_tile)
+        z_m += _dot(q_tile, p_tile)
+    seen = t1[None, :] < t1[:, None]
+    tl.store(_matrix(da, pid, C, C), tl.where(seen, z_a, 0.0).to(dtype))
+    seen = t1[None, :] < t1[:, None]
+    same = t1[:, None] == t1[None, :]
+    seen |= same
+    tl.store(_matrix(dm, pid, C, C), tl.where(seen, z_m, 0.0).to(dtype))
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def local_grad(
+    e, q, p, g, dy, do, u, da, dm, states, dstates, de, dq, dp, dg, T, H, K: tl.constexpr, V: tl.constexpr,
+    BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+):
+    """Gradients of the chunk's covectors, directions and log decays, for a block of K."""
+    pid = tl.program_id(0).to(tl.int64)
+    sequence = pid // tl.cdiv(T, C)
+    first = pid % tl.cdiv(T, C) * C
+    tau = tl.arange(0, C)
+    t1 = tau
+    at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
+    dtype: tl.constexpr = p.dtype.element_ty
+    col = tl.program_id(1) * BK + tl.arange(0, BK)
+
+    grad_e = tl.zeros([C, BK], tl.float32)
+    grad_q = tl.zeros([C, BK], tl.float32)
+    grad_p = tl.zeros([C, BK], tl.float32)
+    dtotal = tl.zeros([BK], tl.float32)
+    for v in range(0, V, BV):
+        col_v = v + tl.arange(0, BV)
+        at_saved = pid * (K * V) + col_v[:, None] * K + col[None, :]
+        in_saved = (col_v < V)[:, None] & (col < K)[None, :]
+        state = tl.load(states + at_saved, mask=in_saved, other=0.0)
+        dstate = tl.load(dstates + at_saved, mask=in_saved, other=0.0)
+        grad_e -= _dot(_load(dy, at1, live1, col_v, V), state)
+        grad_q += _dot(_load(do, at1, live1, col_v, V).to(dtype), state)
+        grad_p += _dot(_load(u, at1, live1, col_v, V), dstate)
+        dtotal += tl.sum(state.to(tl.float32) * dstate.to(tl.float32), 0)
+    e_tile = _load(e, at1, live1, col, K)
+    q_tile = _load(q, at1, live1, col, K)
+    p_tile = _load(p, at1, live1, col, K)
+    decay = _log_decay(g, sequence, first + tau, T, H, col, K)
+    grad_e *= _from_start(decay, t1, tau)
+    grad_q *= _from_start(decay, t1, tau)
+    grad_p *= _to_end(decay, t1, tau)
+
+    pair_p = tl.zeros([C, BK], tl.float32)
+    da_tile = tl.load(_matrix(da, pid, C, C))
+    da_tile_t = tl.load(_matrix_t(da, pid, C, C))
+    dm_tile = tl.load(_matrix(dm, pid, C, C))
+    dm_tile_t = tl.load(_matrix_t(dm, pid, C, C))
+    for level in range(LEVELS):
+        x1 = _to_reference(decay, t1, t1, tau, level)
+        e_x = (e_tile * x1).to(dtype)
+        q_x = (q_tile * x1).to(dtype)
+        p_x = (p_tile * x1).to(dtype)
+        meet = _meet(t1, t1, level)
+        z = _dot(tl.where(meet, da_tile, 0.0).to(dtype), p_x)
+        grad_e += z * x1
+        meet = _meet_t(t1, t1, level)
+        z = _dot(tl.where(meet, da_tile_t, 0.0).to(dtype), e_x)
+        pair_p += z * x1
+        meet = _meet(t1, t1, level)
+        z = _dot(tl.where(meet, dm_tile, 0.0).to(dtype), p_x)
+        grad_q += z * x1
+        meet = _meet_t(t1, t1, level)
+        z = _dot(tl.where(meet, dm_tile_t, 0.0).to(dtype), q_x)
+        pair_p += z * x1
+
+    ddecay = tl.zeros([C, BK], tl.float32) + (dtotal * tl.exp2(tl.sum(decay, 0)))[None, :]
+    ddecay += _seen(e_tile * grad_e, t1, tau)
+    ddecay += _seen(q_tile * grad_q, t1, tau)
+    ddecay += _ahead(p_tile * grad_p, t1, tau)
+    ddecay -= _seen(p_tile * pair_p, t1, tau)
+    grad_p += pair_p
+    row, live = _locate(sequence, first + tau, 0, T, H, 1)
+    _store(dg, row, live, col, K, ddecay)
+    z = tl.where(t1[:, None] == t1[None, :], dm_tile, 0.0).to(dtype)
+    grad_q += _dot(z, p_tile)
+    z = tl.where(t1[:, None] == t1[None, :], dm_tile_t, 0.0).to(dtype)
+    grad_p += _dot(z, q_tile)
+
+    _store(de, at1, live1, col, K, grad_e.to(dtype))
+    _store(dq, at1, live1, col, K, grad_q.to(dtype))
+    _store(dp, at1, live1, col, K, grad_p.to(dtype))
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def decode(e, q, p, y, g, before, o, after, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, BV: tl.constexpr):
+    """One token."""
+    sequence = tl.program_id(0).to(tl.int64)
+    col_k = tl.arange(0, KP)
+    col_v = tl.program_id(1) * BV + tl.arange(0, BV)
+    in_k, in_v = col_k < K, col_v < V
+    at_state = sequence * (K * V) + col_k[:, None] * V + col_v[None, :]
+    in_state = in_k[:, None] & in_v[None, :]
+    state = tl.load(before + at_state, mask=in_state, other=0.0)
+    decay = tl.exp(tl.load(g + sequence * K + col_k, mask=in_k, other=0.0))[:, None]
+
+    p0 = tl.load(p + sequence * K + col_k, mask=in_k, other=0.0).to(tl.float32)
+    u0 = tl.load(y + sequence * V + col_v, mask=in_v, other=0.0).to(tl.float32)
+    e0 = tl.load(e + sequence * K + col_k, mask=in_k, other=0.0).to(tl.float32)
+    u0 -= tl.sum(e0[:, None] * (state * decay), 0)
+
+    q0 = tl.load(q + sequence * K + col_k, mask=in_k, other=0.0).to(tl.float32)
+    o0 = tl.sum(q0[:, None] * (state * decay), 0)
+    o0 += tl.sum(q0 * p0, 0) * u0
+    tl.store(o + (sequence * 1 + 0) * V + col_v, o0, mask=in_v)
+
+    new = state * decay
+    new += p0[:, None] * u0[None, :]
+    tl.store(after + at_state, new, mask=in_state)
+
+
+def _pack(rows: list[Tensor], dtype: torch.dtype) -> Tensor:
+    """The rows of a token beside each other: [B, T, H, rows, ...]."""
+    x = torch.stack(rows, 3) if len(rows) > 1 else rows[0].unsqueeze(3)
+    return x.to(dtype).contiguous()
+
+
+def _blocks(K: int, V: int, dtype: torch.dtype) -> tuple[int, int, int, int, int]:
+    """Tile sizes, powers of two from 16: K in full, a block of K, a block of V, the scans' block of V.
+
+    Last: how many chunks the scans keep in flight, as shared memory allows.
+    """
+    KP, VP = max(16, triton.next_power_of_2(K)), max(16, triton.next_power_of_2(V))
+    wide = dtype == torch.float32
+    block = 32 if wide else 64
+    narrow = wide and KP > 128
+    return KP, min(KP, block), min(VP, block), min(VP, 16 if narrow else 32), 1 if wide or KP > 128 else 3
+
+
+class _Scan(torch.autograd.Function):
+    """The chunked scan on packed rows; its gradients are not differentiable again."""
+
+    @staticmethod
+    def forward(
+        ctx, e: Tensor, p: Tensor, y: Tensor, q: Tensor, g: Tensor, initial: Tensor, save: bool,
+    ) -> tuple[Tensor, Tensor]:
+        B, T, H, _, K = p.shape
+        V = initial.shape[-1]
+        chunks = triton.cdiv(T, CHUNK)
+        KP, BK, BV, BLOCK, stages = _blocks(K, V, p.dtype)
+        inverse = p.new_empty(B * H * chunks, CHUNK, CHUNK)
+        m = p.new_empty(B * H * chunks, CHUNK, CHUNK)
+        solved_k, solved_v, u = torch.empty_like(e), torch.empty_like(y), torch.empty_like(y)
+        q_decayed = torch.empty_like(q)
+        p_decayed = torch.empty_like(p)
+        total = g.new_empty(B * H * chunks, K)
+        o = initial.new_empty(B, T, H, 1, V)
+        states = p.new_empty(B * H * chunks if save else 0, V, K)
+        final = torch.empty_like(initial)
+        with torch.cuda.device_of(p):
+            intra[(B * H * chunks,)](
+                e, q, p, g, inverse, m, T, H, K=K, BK=BK, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, num_stages=1,
+            )
+            keys[(B * H * chunks, triton.cdiv(K, BK))](
+                e, q, p, g, inverse, solved_k, q_decayed, p_decayed, total, T, H, K=K, BK=BK, C=CHUNK, num_stages=1,
+            )
+            values[(B * H * chunks, triton.cdiv(V, BV))](y, inverse, solved_v, T, H, V=V, BV=BV, C=CHUNK, num_stages=1)
+            scan[(B * H, triton.cdiv(V, BLOCK))](
+                solved_k, solved_v, p_decayed, q_decayed, m, total, initial, o, u, states, final, T, H, K=K, V=V, KP=KP,
+                BV=BLOCK, C=CHUNK, SAVE=save, num_stages=stages,
+            )
+        ctx.save_for_backward(e, p, q, g, inverse, solved_k, m, q_decayed, p_decayed, total, u, states)
+        return o, final
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, do: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
+        (e, p, q, g, inverse, solved_k, m, q_decayed, p_decayed, total, u, states) = ctx.saved_tensors
+        B, T, H, _, K = p.shape
+        V = dfinal.shape[-1]
+        chunks = triton.cdiv(T, CHUNK)
+        KP, BK, BV, BLOCK, stages = _blocks(K, V, p.dtype)
+        do, dfinal = do.contiguous(), dfinal.contiguous()
+        dy = torch.empty_like(u)
+        dstates, dinitial = torch.empty_like(states), torch.empty_like(dfinal)
+        da = p.new_empty(B * H * chunks, CHUNK, CHUNK)
+        dm = p.new_empty(B * H * chunks, CHUNK, CHUNK)
+        de = torch.empty_like(e)
+        dq = torch.empty_like(q)
+        dp = torch.empty_like(p)
+        dg = g.new_empty(B, T, H, K)
+        with torch.cuda.device_of(p):
+            reverse_scan[(B * H, triton.cdiv(V, BLOCK))](
+                solved_k, p_decayed, inverse, q_decayed, do, m, total, dfinal, dy, dstates, dinitial, T, H, K=K, V=V,
+                KP=KP, BV=BLOCK, C=CHUNK, num_stages=stages,
+            )
+            couplings_grad[(B * H * chunks,)](dy, do, u, da, dm, T, H, V=V, BV=BV, C=CHUNK, num_stages=1)
+            local_grad[(B * H * chunks, triton.cdiv(K, BK))](
+                e, q, p, g, dy, do, u, da, dm, states, dstates, de, dq, dp, dg, T, H, K=K, V=V, BK=BK, BV=BV, C=CHUNK,
+                LEVELS=CHUNK.bit_length() - 1, num_stages=1,
+            )
+        return de, dp, dy, dq, dg.unsqueeze(3), dinitial, None
+
+
+def _scan(t: dict[str, Tensor], S: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The reads [B, T, H, reads, V] and the state after the sequence, in float32.
+
+    bfloat16 inputs are multiplied as such, all others as float32; sums and the state are float32.
+    """
+    tile = torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
+    e = _pack([t["e0"]], tile)
+    p = _pack([t["p0"]], tile)
+    y = _pack([t["y0"]], tile)
+    q = _pack([t["q0"]], tile)
+    g = _pack([t["g"]], torch.float32)
+    S = S.float().contiguous()
+    save = torch.is_grad_enabled() and any(x.requires_grad for x in (e, p, y, q, g, S))
+    return _Scan.apply(e, p, y, q, g, S, save)
+
+
+def _token(t: dict[str, Tensor], S: Tensor) -> tuple[Tensor, Tensor]:
+    """The reads [B, 1, H, reads, V] of one token and the state after it, in float32; S is left as it is."""
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (S, *t.values())):
+        raise RuntimeError("decode has no gradient: call it under torch.no_grad()")
+    e = _pack([t["e0"]], torch.float32)
+    p = _pack([t["p0"]], torch.float32)
+    y = _pack([t["y0"]], torch.float32)
+    q = _pack([t["q0"]], torch.float32)
+    g = _pack([t["g"]], torch.float32)
+    before = S.float().contiguous()
+    B, T, H, _, K = p.shape
+    V = S.shape[-1]
+    after = torch.empty_like(before)
+    o = before.new_empty(B, 1, H, 1, V)
+    KP, BV = max(16, triton.next_power_of_2(K)), 16
+    with torch.cuda.device_of(p):
+        decode[(B * H, triton.cdiv(V, BV))](e, q, p, y, g, before, o, after, T, H, K=K, V=V, KP=KP, BV=BV)
+    return o, after
+
+
+def prologue(q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, w: Tensor) -> dict[str, Tensor]:
+    """What the tokens of gdn2 need beside S, for all tokens at once."""
+    B, T, H = q.shape[:3]
+    K = q.shape[-1]
+    return {
+        "g": torch.clamp(g, min=-10000),
+        "p0": k,
+        "e0": b * k,
+        "y0": w * v,
+        "q0": q,
+        "f0": q.new_full((B, T, H), 1 / math.sqrt(K)),
+    }
+
+
+def start(
+    B: int, H: int, K: int, V: int, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
+) -> Tensor:
+    """The state before the first token."""
+    return torch.zeros(B, H, K, V, dtype=dtype, device=device)
+
+
+def run(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, w: Tensor, state: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """A sequence: inputs [B, T, H, ...], params [H, ...]; the output [B, T, H, V] and the state after it."""
+    dtype = v.dtype
+    q, k, v, g, b, w = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (q, k, v, g, b, w))
+    B, T, H = q.shape[:3]
+    K = q.shape[-1]
+    V = v.shape[-1]
+    if state is None:
+        state = start(B, H, K, V, q.dtype, q.device)
+    tensors = prologue(q, k, v, g, b, w)
+    reads, state = _scan(tensors, state, dtype)
+    o = tensors["f0"][..., None] * reads[..., 0, :]
+    return o.to(dtype), state
+
+
+def step(state: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """One token, without gradients: inputs [B, H, ...]; the output [B, H, V] (float32) and the state after."""
+    q, k, v, g, b, w = (x.float() for x in (q, k, v, g, b, w))
+    q, k, v, g, b, w = (x.unsqueeze(1) for x in (q, k, v, g, b, w))
+    tensors = prologue(q, k, v, g, b, w)
+    reads, state = _token(tensors, state)
+    o = tensors["f0"][..., None] * reads[..., 0, :]
+    return o.squeeze(1), state
