@@ -113,6 +113,8 @@ def _launch(text: Text, kernel: Kernel, grid: str, names: Mapping[str, str], con
     arguments += ["T", "H", *(f"{c}={constants.get(c, c)}" for c in kernel.constants)]
     if kernel.name != "decode":
         arguments.append("num_stages=stages" if "scan" in kernel.name else "num_stages=1")
+    if kernel.name == "intra" and "_dot_wide" in kernel.source:
+        arguments.append("num_warps=8")
     text.call(f"{kernel.name}[{grid}]", arguments)
 
 

@@ -187,8 +187,8 @@ def _dot(a, b):
 _DOT_WIDE = '''
 @triton.jit
 def _dot_wide(a, b):
-    """A product of 128 x 128 float32 tiles: in TF32 parts they would not fit into shared memory."""
-    return tl.dot(a, b, input_precision="bf16x6")
+    """A product of 128 x 128 float32 tiles: as TF32 parts they would not fit into shared memory."""
+    return tl.dot(a, b, input_precision="ieee")
 '''
 
 _MEET = '''

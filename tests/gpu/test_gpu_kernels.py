@@ -17,6 +17,7 @@ from kernel_cases import (
     name_of,
     rule_errors,
     scan_module,
+    step_loop,
 )
 
 import stateir
