@@ -18,13 +18,11 @@ def ways_out(rule: Rule, d: Diagnostic) -> list[Rewrite]:
 
 
 def _path(e: Expr, span: Span) -> list[Expr]:
-    """The expressions from e down to the one that stands at `span`; empty if none does."""
-    if e.span == span:
-        return [e]
+    """The expressions from e down to the innermost one that stands at `span`; empty if none does."""
     for x in children(e):
         if below := _path(x, span):
             return [e, *below]
-    return []
+    return [e] if e.span == span else []
 
 
 def _rewrites(rule: Rule, code: str, path: list[Expr], state: str) -> list[Rewrite]:
