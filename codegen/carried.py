@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+from torch import Tensor
+
 from stateir.ir import Axis, Prev, Rule, S, State, walk
+from stateir.scans import turning
 
 from .expr import Scope, scope_of, torch_text
 from .text import arguments_of, function, sizes
@@ -23,6 +27,12 @@ def prev_windows(rule: Rule) -> dict[str, int]:
 def carries_s_alone(rule: Rule) -> bool:
     """Whether the carried state is the tensor S; otherwise it is a dict by name."""
     return rule.states == (S,) and not prev_windows(rule)
+
+
+def comparable(rule: Rule, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A carried state by name, its running angles as their cosines and sines: 0 and 2 pi are one angle."""
+    angles = turning(rule)
+    return {n: torch.stack((x.cos(), x.sin()), -1) if n in angles else x for n, x in state.items()}
 
 
 def start_source(rule: Rule) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from stateir.ir import Axis, Expr, Let, Num, Prev, Ref, Rule, State, Update, children, rebuild, walk
-from stateir.scans import Scan, scans
+from stateir.scans import Scan, scans, turning
 
 from .carried import prev_windows
 from .expr import Scope, element, torch_text
@@ -43,7 +43,9 @@ def {name}(a: Tensor, b: Tensor, start: Tensor, chunk: int) -> Tensor:
 '''
 
 
-def _scan_helper(name: str, what: str, one: str, zero: str, act: Callable[[str, str, str], str], join: str) -> str:
+def _scan_helper(
+    name: str, what: str, one: str, zero: str, act: Callable[[str, str, str], str], join: str, after: str = "{}"
+) -> str:
     return _SCAN.format(
         name=name,
         what=what,
@@ -51,12 +53,28 @@ def _scan_helper(name: str, what: str, one: str, zero: str, act: Callable[[str, 
         zero=zero,
         factor=f"a[:, :, i] {join} factors[-1]",
         value=act("a[:, :, i]", "values[-1]", "b[:, :, i]"),
-        carry=act("factors[-1][:, n]", "carried[-1]", "values[-1][:, n]"),
-        inside=act("torch.stack(factors, 2)", "before", "torch.stack(values, 2)"),
+        carry=after.format(act("factors[-1][:, n]", "carried[-1]", "values[-1][:, n]")),
+        inside=after.format(act("torch.stack(factors, 2)", "before", "torch.stack(values, 2)")),
     )
 
 
+ONE_TURN = "torch.remainder({}, 2 * math.pi)"
+
 SCANS: dict[str, tuple[str, str, float, float]] = {
+    "angle": (
+        "angle_scan",
+        _scan_helper(
+            "angle_scan",
+            "z = z + b modulo 2 pi",
+            "1",
+            "0",
+            lambda a, z, b: f"{z} + {b}",
+            "*",
+            ONE_TURN,
+        ),
+        1.0,
+        0.0,
+    ),
     "affine": (
         "affine_scan",
         _scan_helper("affine_scan", "z = a * z + b", "1", "0", lambda a, z, b: f"{a} * {z} + {b}", "*"),
@@ -177,7 +195,8 @@ class Demand:
             return
         scan = self.groups[name]
         self.results |= self._sequential(scan) if scan.kind == "sequential" else {name: self._parallel(scan)}
-        self.carried |= {state: f"{self.results[state]}[:, -1]" for state in scan.states}
+        for state in scan.states:
+            self.carried[state] = f"{self.results[state]}[:, -1]"
 
     def _over_tokens(self, e: Expr, state: State) -> str:
         """The text of e over all tokens, in the shape of the state."""
@@ -189,7 +208,7 @@ class Demand:
     def _parallel(self, scan: Scan) -> str:
         """A scan by chunks; the name of its result."""
         (name,) = scan.states
-        helper, definition, one, zero = SCANS[scan.kind]
+        helper, definition, one, zero = SCANS["angle" if name in turning(self.rule) else scan.kind]
         self.helpers[helper] = definition
         a, b = scan.a or Num(one), scan.b or Num(zero)
         self.need(a)

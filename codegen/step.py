@@ -7,6 +7,7 @@ backends are measured against it.
 from __future__ import annotations
 
 from stateir.ir import Axis, Let, Line, Read, Rule, Update
+from stateir.scans import turning
 
 from .carried import carries_s_alone, prev_windows, run_source, start_source
 from .expr import Scope, element, scope_of, torch_text
@@ -69,6 +70,8 @@ def _statement(rule: Rule, line: Line, scope: Scope, varying: set[str]) -> str:
                 text = f"torch.full_like({target}, {text})"
             elif not varies(e, varying) or e.axis is not axis:
                 text = f"({text}).expand_as({target})"
+            if name in turning(rule):
+                text = f"torch.remainder({text}, 2 * math.pi)"
             return assignment(target, text)
         case Read(name):
             text = torch_text(e, scope, Axis.VALUE)

@@ -17,6 +17,7 @@ from torch import Tensor
 from stateir.ir import Rule
 
 from .arguments import State
+from .carried import comparable
 from .operator import Operator, compile
 from .samples import sample_arguments
 
@@ -112,7 +113,7 @@ def _results(op: Operator, call: _Call) -> dict[str, Tensor]:
     inputs = {name: x.detach().clone().requires_grad_() for name, x in call.arguments.items()}
     before = {name: x.detach().clone().requires_grad_() for name, x in call.state.items()}
     o, after = op(**inputs, initial_state=_given(op, before), return_state=True)
-    found = {"output": o} | {f"state {name}": x for name, x in _parts(after).items()}
+    found = {"output": o} | {f"state {name}": x for name, x in comparable(op.rule, _parts(after)).items()}
     generator = torch.Generator().manual_seed(call.seed)
     loss = torch.zeros(())
     for name in sorted(found):
@@ -175,7 +176,7 @@ def _time(op: Operator, reference: Operator, seed: int) -> Iterator[Check]:
     for split in (8, 13):
         first, middle = op(**_tokens(op, call, 0, split), initial_state=before, return_state=True)
         second, last = op(**_tokens(op, call, split, T), initial_state=middle, return_state=True)
-        pairs = [(torch.cat((first, second), 1), whole), *_paired(last, end)]
+        pairs = [(torch.cat((first, second), 1), whole), *_paired(op, last, end)]
         if name == "step":
             yield Check(f"{name}, split at {split} = whole, bits", sum(_differing(*pair) for pair in pairs), 0)
         else:
@@ -187,7 +188,7 @@ def _time(op: Operator, reference: Operator, seed: int) -> Iterator[Check]:
         token: dict[str, Any] = {n: x[:, t] if n in _inputs(op) else x for n, x in call.arguments.items()}
         o, state = op.step(**token, state=state)
         outputs.append(o)
-    pairs = [(torch.stack(outputs, 1), whole), *_paired(state, end)]
+    pairs = [(torch.stack(outputs, 1), whole), *_paired(op, state, end)]
     yield Check(f"{name}, decoding = whole", max(rms_ratio(*pair) for pair in pairs), FLOAT64)
 
     other = _call(reference, T, seed + 1)
@@ -208,8 +209,9 @@ def _tokens(op: Operator, call: _Call, first: int, last: int) -> dict[str, Any]:
     return {n: x[:, first:last] if n in _inputs(op) else x for n, x in call.arguments.items()}
 
 
-def _paired(a: State | None, b: State | None) -> list[tuple[Tensor, Tensor]]:
-    return [(x, _parts(b)[name]) for name, x in _parts(a).items()]
+def _paired(op: Operator, a: State | None, b: State | None) -> list[tuple[Tensor, Tensor]]:
+    first, second = (comparable(op.rule, _parts(state)) for state in (a, b))
+    return [(x, second[name]) for name, x in first.items()]
 
 
 def _differing(a: Tensor, b: Tensor) -> int:

@@ -43,6 +43,34 @@ def scans(rule: Rule) -> tuple[Scan, ...]:
     return tuple(out)
 
 
+def turning(rule: Rule) -> frozenset[str]:
+    """The pair states that are running angles: sums that nothing but `rotate` uses.
+
+    They are kept modulo 2 pi, or their digits would be lost as they grow.
+    """
+    out = set()
+    for scan in scans(rule):
+        (name, *others) = scan.states
+        axis = next(s.axis for s in rule.states if s.name == name)
+        if axis is Axis.PAIR and not others and scan.kind == "affine" and scan.a is None:
+            lines = [x.value for x in rule.lines if not (isinstance(x, Update) and x.state == name)]
+            if not any(_used_as_number(e, name) for e in lines):
+                out.add(name)
+    return frozenset(out)
+
+
+def _used_as_number(e: Expr, name: str) -> bool:
+    """Whether a state occurs in e other than as the angle of a rotation, or the angle's negative."""
+    match e:
+        case Ref(n):
+            return n == name
+        case Call("rotate", (x, angle)):
+            angle = angle.x if isinstance(angle, Neg) else angle
+            alone = isinstance(angle, Ref) and angle.name == name
+            return _used_as_number(x, name) or (not alone and _used_as_number(angle, name))
+    return any(_used_as_number(x, name) for x in children(e))
+
+
 def _needs(rule: Rule, name: str) -> set[str]:
     """The other vector states that the updates of one refer to, through lets too."""
     states = {s.name for s in rule.states if s.axis is not Axis.MATRIX}
