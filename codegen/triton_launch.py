@@ -16,7 +16,7 @@ from .triton_grad import couplings_kernel, local_kernel
 from .triton_intra import intra_kernel
 from .triton_outputs import keys_kernel, values_kernel
 from .triton_scan import forward_kernel, reverse_kernel
-from .triton_text import Kernel, Text
+from .triton_text import Kernel, Text, wide
 from .triton_tiles import Group, Tiles
 
 # What a constant of a kernel is called on the host; the scans have their own block of value columns.
@@ -63,6 +63,11 @@ def chunk_size(tiles: Tiles) -> int:
     return max(16, min(most, 64 // widest))
 
 
+def columns(tiles: Tiles) -> int:
+    """Columns of a tile, half as many in float32: as many as shared memory holds beside its rows."""
+    return 32 if any(wide(x) for x in tiles.groups) else 64
+
+
 def host_source(tiles: Tiles, kernels: Kernels) -> list[str]:
     """The host functions, in the order in which they are to stand."""
     return [_PACK.strip("\n"), _BLOCKS.strip("\n"), _autograd(tiles, kernels), _scan(tiles), _token(tiles, kernels)]
@@ -83,7 +88,7 @@ def _blocks(K: int, V: int, dtype: torch.dtype) -> tuple[int, int, int, int, int
     """
     KP, VP = max(16, triton.next_power_of_2(K)), max(16, triton.next_power_of_2(V))
     wide = dtype == torch.float32
-    block = 32 if wide else 64
+    block = COLUMNS // 2 if wide else COLUMNS
     narrow = wide and KP > 128
     return KP, min(KP, block), min(VP, block), min(VP, 16 if narrow else 32), 1 if wide or KP > 128 else 3
 '''

@@ -10,7 +10,7 @@ from .expr import Scope, scope_of
 from .prologue import prologue_source
 from .shape import Shape, shape_of
 from .text import arguments_of, function, line_comment, module
-from .triton_launch import chunk_size, host_source, kernels_of
+from .triton_launch import chunk_size, columns, host_source, kernels_of
 from .triton_text import device_functions
 from .triton_tiles import tiles_of
 
@@ -51,8 +51,10 @@ def scan_parts(shape: Shape) -> list[str]:
     """What a shape has of the module: its kernels and their host functions (`triton_launch`)."""
     tiles = tiles_of(shape)
     kernels = kernels_of(tiles)
-    chunk = f"CHUNK = {chunk_size(tiles)}  # tokens of a chunk"
-    return [chunk, *device_functions(tiles), *kernels.sources, *host_source(tiles, kernels)]
+    sizes = (
+        f"CHUNK = {chunk_size(tiles)}  # tokens of a chunk\nCOLUMNS = {columns(tiles)}  # of a tile, half in float32"
+    )
+    return [sizes, *device_functions(tiles), *kernels.sources, *host_source(tiles, kernels)]
 
 
 def triton_module(docstring: str, parts: list[str]) -> str:

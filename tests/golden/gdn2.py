@@ -19,6 +19,7 @@ from torch import Tensor
 
 
 CHUNK = 32  # tokens of a chunk
+COLUMNS = 64  # of a tile, half in float32
 
 
 @triton.jit
@@ -444,7 +445,7 @@ def _blocks(K: int, V: int, dtype: torch.dtype) -> tuple[int, int, int, int, int
     """
     KP, VP = max(16, triton.next_power_of_2(K)), max(16, triton.next_power_of_2(V))
     wide = dtype == torch.float32
-    block = 32 if wide else 64
+    block = COLUMNS // 2 if wide else COLUMNS
     narrow = wide and KP > 128
     return KP, min(KP, block), min(VP, block), min(VP, 16 if narrow else 32), 1 if wide or KP > 128 else 3
 
