@@ -53,7 +53,7 @@ def verify(rule: Rule, *, full: bool = False, seed: int = 0) -> list[Check]:
         sizes = (1, 2, 4, 7, 16, 32, 64, 200) if full else (1, 4, 16, 64)
         checks += against_step(rule, lengths, sizes, range(seed, seed + (3 if full else 1)))
         chunked = compile(rule, "chunked")
-        ends = [_call(reference, 40, seed, ends=1.0, resets=True)]
+        ends = [make_call(reference, 40, seed, ends=1.0, resets=True)]
         checks += _worst("at the ends of the ranges", [chunked], ends, reference, "T = 40; log decays down to -inf")
         checks += _single(chunked, reference, seed)
         checks += over_time(rule, "chunked", seed, chunk_size=8)
@@ -67,7 +67,7 @@ def against_step(rule: Rule, lengths: Sequence[int], chunk_sizes: Sequence[int],
     """Output, states and every gradient of the chunked backend against the step reference, in float64."""
     reference = compile(rule, "step")
     ops = [compile(rule, "chunked", chunk_size=c) for c in chunk_sizes]
-    calls = [_call(reference, T, seed) for seed in seeds for T in lengths]
+    calls = [make_call(reference, T, seed) for seed in seeds for T in lengths]
     note = f"T = {', '.join(map(str, lengths))}; chunks of {', '.join(map(str, chunk_sizes))}"
     return list(_worst("chunked = step", ops, calls, reference, note))
 
@@ -78,7 +78,7 @@ def over_time(rule: Rule, backend: str, seed: int, *, chunk_size: int | None = N
 
 
 @dataclass(frozen=True)
-class _Call:
+class Call:
     """Arguments, the state before, and random weights that make one number of everything a call returns."""
 
     arguments: dict[str, Tensor]
@@ -96,29 +96,31 @@ def _given(op: Operator, state: dict[str, Tensor]) -> State:
     return state if op.carries_dict else state["S"]
 
 
-def _call(
-    reference: Operator, T: int, seed: int, dtype: torch.dtype = torch.float64, ends: float = 0.1, resets: bool = False
-) -> _Call:
+def make_call(
+    reference: Operator, T: int, seed: int, dtype: torch.dtype = torch.float64, ends: float = 0.1, resets: bool = False,
+    K: int = K, V: int = V,
+) -> Call:  # fmt: skip
     """Random arguments, and the state that a few other tokens lead to."""
     rule = reference.rule
     before = sample_arguments(rule, T=5, H=HEADS, K=K, V=V, seed=seed + 1000, dtype=dtype)
     arguments = sample_arguments(rule, T=T, H=HEADS, K=K, V=V, seed=seed, dtype=dtype, ends=ends, resets=resets)
     params = {p.name: arguments[p.name] for p in rule.params}
     _, state = reference(**before | params, return_state=True)
-    return _Call(arguments, _parts(state), seed)
+    return Call(arguments, _parts(state), seed)
 
 
-def _results(op: Operator, call: _Call) -> dict[str, Tensor]:
+def results(op: Operator, call: Call) -> dict[str, Tensor]:
     """Output, states, and the gradient of every argument and of the initial state."""
     inputs = {name: x.detach().clone().requires_grad_() for name, x in call.arguments.items()}
     before = {name: x.detach().clone().requires_grad_() for name, x in call.state.items()}
     o, after = op(**inputs, initial_state=_given(op, before), return_state=True)
     found = {"output": o} | {f"state {name}": x for name, x in comparable(op.rule, _parts(after)).items()}
     generator = torch.Generator().manual_seed(call.seed)
-    loss = torch.zeros(())
+    loss = torch.zeros((), device=o.device)
     for name in sorted(found):
         x = found[name]
-        loss = loss + (x * torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.dtype)).sum()
+        weights = torch.randn(x.shape, generator=generator, dtype=torch.float64)
+        loss = loss + (x.double() * weights.to(x.device)).sum()
     leaves = inputs | {f"initial {name}": x for name, x in before.items()}
     gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
     for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True):
@@ -135,13 +137,13 @@ def rms_ratio(x: Tensor, reference: Tensor) -> float:
     return math.nan if math.isnan(scale) else difference / scale
 
 
-def _worst(name: str, ops: list[Operator], calls: list[_Call], reference: Operator, note: str) -> Iterator[Check]:
+def _worst(name: str, ops: list[Operator], calls: list[Call], reference: Operator, note: str) -> Iterator[Check]:
     """The largest error of each result over all operators and calls."""
     worst: dict[str, float] = {}
     for call in calls:
-        expected = _results(reference, call)
+        expected = results(reference, call)
         for op in ops:
-            for part, x in _results(op, call).items():
+            for part, x in results(op, call).items():
                 error = rms_ratio(x, expected[part])
                 worst[part] = max(worst.get(part, 0.0), math.inf if math.isnan(error) else error)
     for part, error in worst.items():
@@ -153,11 +155,11 @@ def _single(op: Operator, reference: Operator, seed: int) -> Iterator[Check]:
 
     A rule that is itself ill-conditioned, as the step reference's own float32 error shows, is allowed five times that.
     """
-    call = _call(reference, 150, seed, torch.float32)
+    call = make_call(reference, 150, seed, torch.float32)
     wide = {name: x.double() for name, x in call.arguments.items()}
-    expected = _results(reference, _Call(wide, {name: x.double() for name, x in call.state.items()}, seed))
-    found = _results(op, call)
-    own = found if op is reference else _results(reference, call)
+    expected = results(reference, Call(wide, {name: x.double() for name, x in call.state.items()}, seed))
+    found = results(op, call)
+    own = found if op is reference else results(reference, call)
     params = {f"gradient of {p.name}" for p in op.rule.params}
     for part, x in found.items():
         limit = FLOAT32_PARAM if part in params else FLOAT32_GRADIENT if part.startswith("gradient") else FLOAT32_OUTPUT
@@ -170,7 +172,7 @@ def _single(op: Operator, reference: Operator, seed: int) -> Iterator[Check]:
 def _time(op: Operator, reference: Operator, seed: int) -> Iterator[Check]:
     """Splitting, decoding and causality of one backend."""
     T, name = 29, op.backend
-    call = _call(reference, T, seed)
+    call = make_call(reference, T, seed)
     before = _given(op, call.state)
     whole, end = op(**call.arguments, initial_state=before, return_state=True)
     for split in (8, 13):
@@ -191,7 +193,7 @@ def _time(op: Operator, reference: Operator, seed: int) -> Iterator[Check]:
     pairs = [(torch.stack(outputs, 1), whole), *_paired(op, state, end)]
     yield Check(f"{name}, decoding = whole", max(rms_ratio(*pair) for pair in pairs), FLOAT64)
 
-    other = _call(reference, T, seed + 1)
+    other = make_call(reference, T, seed + 1)
     for kept in (1, 8, 13):
         past, future = _tokens(op, call, 0, kept), _tokens(op, other, kept, T)
         mixed: dict[str, Any] = {n: torch.cat((x, future[n]), 1) if n in _inputs(op) else x for n, x in past.items()}
@@ -204,7 +206,7 @@ def _inputs(op: Operator) -> set[str]:
     return {i.name for i in op.rule.inputs}
 
 
-def _tokens(op: Operator, call: _Call, first: int, last: int) -> dict[str, Any]:
+def _tokens(op: Operator, call: Call, first: int, last: int) -> dict[str, Any]:
     """The arguments of the tokens from `first` to before `last`."""
     return {n: x[:, first:last] if n in _inputs(op) else x for n, x in call.arguments.items()}
 

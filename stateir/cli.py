@@ -206,19 +206,35 @@ def prove(
         raise typer.Exit(1)
 
 
+def _need_device(device: str) -> None:
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise typer.BadParameter(f"{device}: {str(error).splitlines()[0]}", param_hint="--device") from error
+
+
 @app.command()
 def verify(
     rules: RuleNames = None,
     all_: All = False,
     full: Annotated[bool, typer.Option("--full", help="More lengths, chunk sizes and seeds.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the random arguments.")] = 0,
+    device: Annotated[
+        str, typer.Option(help="cpu, or a GPU such as cuda: the kernels in bf16, fp32 and fp16.")
+    ] = "cpu",
     as_json: Json = False,
 ) -> None:
     """Measure a rule's generated code against its step reference: outputs, states, every gradient."""
     from dataclasses import asdict
 
     from .codegen.verify import verify as measure
+    from .codegen.verify_device import verify_on
     from .screen import checks_of_one, checks_of_several
+
+    if device != "cpu":
+        _need_device(device)
 
     names = _names(rules, all_)
     width = max(len(n) for n in names)
@@ -227,7 +243,7 @@ def verify(
     for name in names:
         rule = _load(name)
         start = time.perf_counter()
-        checks = measure(rule, full=full, seed=seed)
+        checks = measure(rule, full=full, seed=seed) if device == "cpu" else verify_on(rule, device, seed)
         seconds = time.perf_counter() - start
         failed |= not all(c.passed for c in checks)
         found[rule.name] = [{**asdict(c), "passed": c.passed} for c in checks]

@@ -1,0 +1,102 @@
+"""The battery of a device: the backend that a call takes there, in the dtypes that people use, against float64.
+
+The reference is the rule's step form in float64 on the CPU, from the arguments as rounded to the dtype. Memory that a
+kernel does not write is NaN while this runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from stateir.ir import Axis, Rule
+
+from .operator import Operator, compile
+from .verify import Call, Check, make_call, results
+
+# Limits of the rms error relative to float64: output and states, gradients, gradients of log decays, and of params,
+# which are sums over all tokens that may cancel. float16 and float32 are computed in float32.
+LIMITS = {
+    torch.bfloat16: (5e-3, 1e-2, 1.5e-2, 5e-2),
+    torch.float32: (1e-5, 1e-4, 1e-4, 5e-4),
+    torch.float16: (2e-3, 5e-3, 5e-3, 5e-2),
+}
+# Products of keys that nearly repeat, at full strength, are what an inverse amplifies.
+REPEATED = 2.0
+# A result whose rms is below this is mostly what cancels or underflows; its error is taken relative to this.
+FLOOR = 1e-2
+
+SIZES = {"K": 48, "V": 80}
+
+
+def verify_on(rule: Rule, device: str, seed: int = 0) -> list[Check]:
+    """Outputs, states and each gradient by itself: ordinary arguments, ends of the ranges, keys that nearly repeat."""
+    op, reference = compile(rule), compile(rule, "step")
+    checks = []
+    with _poisoned():
+        for dtype, limits in LIMITS.items():
+            for case, call, factor in _cases(reference, dtype, seed):
+                checks += list(
+                    _compare(op, reference, call, dtype, device, f"{case}, {str(dtype)[6:]}", limits, factor)
+                )
+    return checks
+
+
+def _cases(reference: Operator, dtype: torch.dtype, seed: int) -> Iterator[tuple[str, Call, float]]:
+    yield "ordinary", make_call(reference, 150, seed, dtype, **SIZES), 1.0
+    yield "ends of ranges", make_call(reference, 70, seed, dtype, ends=1.0, resets=True, **SIZES), 1.0
+    call = make_call(reference, 70, seed, dtype, **SIZES)
+    arguments = dict(call.arguments)
+    for x in reference.rule.inputs:
+        if x.unit and x.axis is Axis.KEY:
+            first = arguments[x.name][:, :1].double()
+            near = first + 0.05 * arguments[x.name].double()
+            arguments[x.name] = (near / near.norm(dim=-1, keepdim=True)).to(dtype)
+    yield "keys nearly repeat", replace(call, arguments=arguments), REPEATED
+
+
+def _compare(
+    op: Operator, reference: Operator, call: Call, dtype: torch.dtype, device: str, note: str,
+    limits: tuple[float, ...], factor: float,
+) -> Iterator[Check]:  # fmt: skip
+    wide = replace(
+        call, arguments=_moved(call.arguments, "cpu", torch.float64), state=_moved(call.state, "cpu", torch.float64)
+    )
+    there = replace(
+        call, arguments=_moved(call.arguments, device, dtype), state=_moved(call.state, device, torch.float32)
+    )
+    expected, found = results(reference, wide), results(op, there)
+    decays = {
+        f"gradient of {x.name}" for x in op.rule.inputs if x.range and x.range.lo == -math.inf and x.range.hi == 0
+    }
+    params = {f"gradient of {p.name}" for p in op.rule.params}
+    for part, x in found.items():
+        kind = 3 if part in params else 2 if part in decays else 1 if part.startswith("gradient") else 0
+        yield Check(f"{part}", relative(x.cpu(), expected[part]), factor * limits[kind], note)
+
+
+def _moved(tensors: dict[str, Tensor], device: str, dtype: torch.dtype) -> dict[str, Tensor]:
+    return {name: x.to(device, dtype) for name, x in tensors.items()}
+
+
+def relative(x: Tensor, reference: Tensor) -> float:
+    """rms(x - reference) / max(rms(reference), FLOOR); NaN in x is NaN."""
+    if not reference.numel():
+        return 0.0
+    difference = (x.double() - reference.double()).square().mean().sqrt().item()
+    return difference / max(reference.double().square().mean().sqrt().item(), FLOOR)
+
+
+@contextmanager
+def _poisoned() -> Iterator[None]:
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
