@@ -96,22 +96,22 @@ def _call(fn: str, args: list[Any]) -> Any:
     raise ValueError(f"no function {fn}")
 
 
-def token(rule: Rule, given: Values, S: Any, dims: Mapping[Axis, int]) -> tuple[Any, Any]:
-    """(o, S after the token) by the rule's lines. `given` has the inputs, params and other states by (name, index)."""
+def token(rule: Rule, given: Values, S: Any, dims: Mapping[Axis, int]) -> tuple[Any, dict[str, Any]]:
+    """(o, every state after the token) by the rule's lines. `given` has all names but S, by (name, index)."""
     names: dict[tuple[str, int | None, int], Any] = {(n, i, 0): v for (n, i), v in given.items()}
-    counts: dict[str, int] = {}
     names["S", None, 0] = S
+    counts = {s.name: 0 for s in rule.states}
     o: Any = None
     for line in rule.lines:
         value = evaluate(line.value, names, dims)
         if isinstance(line, Update):
-            counts[line.state] = counts.get(line.state, 0) + 1
+            counts[line.state] += 1
             names[line.state, None, counts[line.state]] = value
         elif isinstance(line, Read):
             o = value
         else:
             names[line.name, None, 0] = value
-    return o, names["S", None, counts["S"]]
+    return o, {name: names[name, None, count] for name, count in counts.items()}
 
 
 def draw(rule: Rule, rng: np.random.Generator, dims: Mapping[Axis, int], ends: bool = False) -> Values:
@@ -121,16 +121,20 @@ def draw(rule: Rule, rng: np.random.Generator, dims: Mapping[Axis, int], ends: b
         for e in walk(line.value):
             if isinstance(e, Prev):
                 source = next(x for x in rule.inputs if x.name == e.of.name)
-                shape = () if e.axis is Axis.SCALAR else (dims[e.axis],)
-                out[past(e), e.of.index] = _vector(rng, source, shape, ends)
+                out[past(e), e.of.index] = _vector(rng, source, _shape(e.axis, dims), ends)
     for x in rule.declared:
-        if x.axis is Axis.MATRIX:
+        if x.name == "S":
             continue
         size = getattr(x, "size", None)
         for index in [None] if size is None else range(size):
-            shape = () if x.axis is Axis.SCALAR else (dims[x.axis],)
-            out[x.name, index] = _vector(rng, x, shape, ends)
+            out[x.name, index] = _vector(rng, x, _shape(x.axis, dims), ends)
     return out
+
+
+def _shape(axis: Axis, dims: Mapping[Axis, int]) -> tuple[int, ...]:
+    if axis is Axis.MATRIX:
+        return dims[Axis.KEY], dims[Axis.VALUE]
+    return () if axis is Axis.SCALAR else (dims[axis],)
 
 
 def _vector(rng: np.random.Generator, x: Input | Param | State, shape: tuple[int, ...], ends: bool) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from .build import ONE, exp
-from .ir import Axis, Expr, Prev, Read, Ref, Rule, Update
+from .ir import Axis, Call, Expr, Prev, Read, Ref, Rule, Update, walk
 from .normal import Core, CoreRead, CoreRow, NormalForm
 from .symbolic import Algebra, Entries, with_algebra
 
@@ -45,26 +45,32 @@ def prove_rule(nf: NormalForm, core: Core) -> list[Proof]:
 def key_dimension(rule: Rule) -> int:
     """3, or 4 for a rule with pairs of key channels."""
     has_pairs = any(x.axis is Axis.PAIR for x in rule.declared)
-    return 4 if has_pairs else 3
+    turns = any(isinstance(x, Call) and x.fn == "rotate" for line in rule.lines for x in walk(line.value))
+    return 4 if has_pairs or turns else 3
 
 
 class Token:
-    """The names of a rule at one token as symbols, its lets as their values. S is whatever matrix is set."""
+    """The names of a rule at one token as symbols, its lets as their values.
 
-    def __init__(self, algebra: Algebra, rule: Rule, tag: int = 0) -> None:
-        self.algebra, self.lets, self.tag = algebra, rule.lets, tag
-        self.params = {p.name for p in rule.params}
+    `values` holds what is known of a state, by name and version; without it S is whatever `S` is set to, and a version
+    of another state is a symbol of its own.
+    """
+
+    def __init__(self, algebra: Algebra, rule: Rule) -> None:
+        self.algebra, self.lets = algebra, rule.lets
         self.S: Entries = None
+        self.values: dict[tuple[str, int], Entries] = {}
 
     def lookup(self, e: Ref | Prev) -> Entries:
         if isinstance(e, Prev):
-            return self.algebra.fresh(e.axis, "prev", e.of.name, e.of.index, e.n, self.tag)
+            return self.algebra.fresh(e.axis, "prev", e.of.name, e.of.index, e.n)
         if e.name in self.lets:
             return self.of(self.lets[e.name])
+        if (e.name, e.version) in self.values:
+            return self.values[e.name, e.version]
         if e.axis is Axis.MATRIX:
             return self.S
-        tag = None if e.name in self.params else self.tag
-        return self.algebra.fresh(e.axis, e.name, e.index, e.version, tag)
+        return self.algebra.fresh(e.axis, "name", e.name, e.index, e.version)
 
     def of(self, e: Expr) -> Entries:
         return self.algebra.of(e, self.lookup)

@@ -1,20 +1,21 @@
 """Is rule A, with some of its names replaced, the same recurrence as rule B? Exactly, or with numbers that refute it.
 
-Both rules run one token from the same symbolic state. If the new states and the outputs are equal polynomials, the
-rules agree on every sequence by induction. Otherwise random values inside the declared ranges are tried: a difference
-is a counter-example to paste; none means "not decided".
+Both rules run one token from the same symbolic states. If the new states and the outputs are equal polynomials, the
+rules agree on every sequence by induction; this is shown at two sizes of the axes, so that an identity of one size is
+not taken for one of all. Every state of A must be a state of B with the same start. Otherwise random values inside the
+declared ranges are tried: a difference is a counter-example to paste; none means "not decided".
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from .evaluate import Values, draw, evaluate, token
-from .ir import Axis, Expr, Prev, Ref, Rule, Update
+from .evaluate import Values, draw, evaluate, past, token
+from .ir import Axis, Expr, Prev, Ref, Rule, Update, walk
 from .proofs import Token, key_dimension
 from .symbolic import Algebra, Entries, with_algebra
 
@@ -27,7 +28,7 @@ class CounterExample:
 
     values: dict[str, Any]
     S: Any
-    where: Literal["state", "output"]
+    where: str
     a: Any
     b: Any
 
@@ -48,8 +49,11 @@ def prove(a: Rule, b: Rule, replace: Mapping[Name, Expr] | None = None, state_on
     """
     replace = dict(replace or {})
     _check(a, b, replace)
+    if not _comparable(a, b):
+        return Verdict(None)
     keys = max(key_dimension(a), key_dimension(b))
-    if with_algebra(lambda algebra: _equal(algebra, a, b, replace, state_only), keys=keys):
+    sizes = [(keys, 2), (keys + 2, 4)]
+    if all(with_algebra(lambda alg: _equal(alg, a, b, replace, state_only), K, V) for K, V in sizes):
         return Verdict(True)
     found = _search(a, b, replace, state_only)
     return Verdict(None if found is None else False, found)
@@ -99,6 +103,16 @@ def _replacement(name: Name, replace: Mapping[Name, Expr]) -> Expr | None:
     return None if other is None else replace[other]
 
 
+def _comparable(a: Rule, b: Rule) -> bool:
+    """Whether A's states and fixed params start as B's of the same name do, so that equal tokens mean equal rules."""
+    theirs = {s.name: s for s in b.states}
+    states = all(
+        s.name in theirs and (theirs[s.name].axis, theirs[s.name].start) == (s.axis, s.start) for s in a.states
+    )
+    fixed = {p.name: p.start for p in b.params if p.fixed}
+    return states and all(fixed.get(p.name, p.start) == p.start for p in a.params if p.fixed)
+
+
 class _Replaced(Token):
     """Rule A at a token of rule B: replaced names are B's expressions, common names B's, others free."""
 
@@ -107,7 +121,9 @@ class _Replaced(Token):
         self.b, self.replace, self.theirs = b, replace, _declared(rule_b)
 
     def lookup(self, e: Ref | Prev) -> Entries:
-        if isinstance(e, Prev) or e.name in self.lets or e.axis is Axis.MATRIX:
+        if isinstance(e, Prev):
+            return self._wide(self.b.lookup(_earlier(e, self.replace, self.theirs)), e.axis)
+        if e.name in self.lets or (e.name, e.version) in self.values:
             return super().lookup(e)
         name = (e.name, e.index)
         given = _replacement(name, self.replace)
@@ -118,37 +134,59 @@ class _Replaced(Token):
             value = self.b.lookup(Ref(other[0], self.theirs[other], other[1], e.version))
         else:
             return self.algebra.fresh(e.axis, "free", e.name, e.index, e.version)
-        if isinstance(value, list) or e.axis is Axis.SCALAR:
+        return self._wide(value, e.axis)
+
+    def _wide(self, value: Entries, axis: Axis) -> Entries:
+        if isinstance(value, list) or axis is Axis.SCALAR:
             return value
-        return [value] * self.algebra.length(e.axis)
+        return [value] * self.algebra.length(axis)
 
 
-def _run(token: Token, rule: Rule, S: Entries) -> tuple[Entries, Entries]:
-    """(o, S after the token) of the lines as written."""
-    token.S = S
+def _earlier(e: Prev, replace: Mapping[Name, Expr], theirs: Mapping[Name, Axis]) -> Prev:
+    """A's look-back as one of B. ValueError: the name is replaced by more than a name, which has no past of its own."""
+    name = (e.of.name, e.of.index)
+    given = _replacement(name, replace)
+    if given is None:
+        other = _counterpart(name, theirs)
+        return e if other is None else Prev(Ref(other[0], theirs[other], other[1]), e.n, theirs[other])
+    if not isinstance(given, Ref):
+        raise ValueError(f"`{name[0]}` stands in a prev(): its replacement must be a name")
+    return Prev(given, e.n, given.axis)
+
+
+def _run(token: Token, rule: Rule, starts: Mapping[str, Entries]) -> tuple[Entries, dict[str, Entries]]:
+    """(o, the states after the token) of the lines as written."""
+    counts = dict.fromkeys(starts, 0)
+    token.values = {(name, 0): value for name, value in starts.items()}
+    axes = {s.name: s.axis for s in rule.states}
     o: Entries = None
     for line in rule.lines:
-        if isinstance(line, Update) and line.state == "S":
-            token.S = token.of(line.value)
+        if isinstance(line, Update):
+            counts[line.state] += 1
+            value = token.of(line.value)
+            if not isinstance(value, list) and axes[line.state] is not Axis.SCALAR:
+                value = [value] * token.algebra.length(axes[line.state])
+            token.values[line.state, counts[line.state]] = value
         elif line is rule.read:
             o = token.of(line.value)
-    return o, token.S
+    return o, {name: token.values[name, count] for name, count in counts.items()}
 
 
 def _equal(algebra: Algebra, a: Rule, b: Rule, replace: Mapping[Name, Expr], state_only: bool) -> bool:
     token_b = Token(algebra, b)
     token_a = _Replaced(algebra, a, token_b, b, replace)
+    theirs = _declared(b)
     for rule, names in ((b, token_b), (a, token_a)):
-        for x in rule.arguments:
-            if x.unit and (rule is b or (x.name, None) not in _declared(b)):
-                for index in [None] if x.size is None else range(x.size):
-                    vector = names.lookup(Ref(x.name, x.axis, index))
-                    if _replacement((x.name, index), replace) is None or rule is b:
-                        algebra.unit_norm(vector)
-    S = algebra.fresh(Axis.MATRIX, "S")
-    o_b, S_b = _run(token_b, b, S)
-    o_a, S_a = _run(token_a, a, S)
-    return algebra.equal(S_a, S_b) and (state_only or algebra.equal(o_a, o_b))
+        for x in (*rule.inputs, *rule.params):
+            for index in [None] if x.size is None else range(x.size):
+                own = (x.name, index)
+                if x.unit and (rule is b or (_counterpart(own, theirs) is None and _replacement(own, replace) is None)):
+                    algebra.unit_norm(names.lookup(Ref(x.name, x.axis, index)))
+    starts = {s.name: algebra.fresh(s.axis, "start", s.name) for s in b.states}
+    o_b, after_b = _run(token_b, b, starts)
+    o_a, after_a = _run(token_a, a, {s.name: starts[s.name] for s in a.states})
+    same = all(algebra.equal(value, after_b[name]) for name, value in after_a.items())
+    return same and (state_only or algebra.equal(o_a, o_b))
 
 
 def _search(
@@ -165,7 +203,7 @@ def _search(
         free = _fill(a, b, given_a, given_b, replace, dims)
         o_b, S_b = token(b, given_b, S, dims)
         o_a, S_a = token(a, given_a, S, dims)
-        pairs: list[tuple[Literal["state", "output"], Any, Any]] = [("state", S_a, S_b)]
+        pairs: list[tuple[str, Any, Any]] = [(_where(name), x, S_b[name]) for name, x in S_a.items()]
         if not state_only:
             pairs.append(("output", o_a, o_b))
         for where, x, y in pairs:
@@ -173,6 +211,10 @@ def _search(
                 values = {_label(n): np.asarray(v).tolist() for n, v in {**given_b, **free}.items()}
                 return CounterExample(values, S.tolist(), where, np.asarray(x).tolist(), np.asarray(y).tolist())
     return None
+
+
+def _where(name: str) -> str:
+    return "state" if name == "S" else f"state {name}"
 
 
 def _label(name: Name) -> str:
@@ -188,7 +230,7 @@ def _fill(
         names[let, None, 0] = evaluate(value, names, dims)
     theirs, free = _declared(b), {}
     for own, axis in _declared(a).items():
-        if axis is Axis.MATRIX:
+        if own == ("S", None):
             continue
         given, other = _replacement(own, replace), _counterpart(own, theirs)
         if given is not None:
@@ -198,8 +240,14 @@ def _fill(
         else:
             free[own] = given_a[own]
             continue
-        given_a[own] = value if axis is Axis.SCALAR else np.broadcast_to(value, (dims[axis],))
-    for label, value in given_b.items():
-        if label[0].startswith("prev(") and label in given_a:
-            given_a[label] = value
+        given_a[own] = value if axis in (Axis.SCALAR, Axis.MATRIX) else np.broadcast_to(value, (dims[axis],))
+    for line in a.lines:
+        for e in walk(line.value):
+            if isinstance(e, Prev):
+                theirs_e = _earlier(e, replace, theirs)
+                label = (past(theirs_e), theirs_e.of.index)
+                value = given_b.setdefault(label, given_a[past(e), e.of.index])
+                given_a[past(e), e.of.index] = (
+                    value if e.axis is Axis.SCALAR else np.broadcast_to(value, (dims[e.axis],))
+                )
     return free

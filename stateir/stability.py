@@ -14,6 +14,8 @@ The proofs, with a line's map D - sum p e^T (D its decay, diagonal):
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal
@@ -44,8 +46,10 @@ class Fact:
 
 def stability(nf: NormalForm) -> tuple[Fact, Fact]:
     """The facts on the spectral radius and on the norm."""
-    ranges = Ranges(nf.rule)
-    radius, norm = with_algebra(lambda a: _Transition(a, nf, ranges).proofs(), keys=key_dimension(nf.rule))
+    ranges, keys = Ranges(nf.rule), key_dimension(nf.rule)
+    found = [with_algebra(lambda a: _Transition(a, nf, ranges).proofs(), K, V) for K, V in ((keys, 2), (keys + 2, 3))]
+    # a bound that grows with the axes is none
+    radius, norm = found[0][:2] if found[0] == found[1] else (None, None)
     return (
         _fact("spectral radius of a token's transition <= 1", radius, nf.rule, _radius),
         _fact("norm of a token's transition <= 1", norm, nf.rule, _norm),
@@ -76,27 +80,21 @@ class _Transition:
     nf: NormalForm
     ranges: Ranges
 
-    def proofs(self) -> tuple[str | None, str | None]:
-        """(why the radius is at most 1, why the norm is), None where not proved."""
+    def proofs(self) -> tuple[str | None, str | None, list[Interval]]:
+        """(why the radius is at most 1, why the norm is), None where not proved, and the bounds of e.p used."""
         decays = [exp(d) for d in self.nf.decays]
         if any(d is not None and self.ranges.of(d).hi > 1 for d in decays):
-            return None, None
+            return None, None, []
         rows = [r for r in self.nf.rows if r.e is not None]
         if not rows:
-            return ("the decays are at most 1",) * 2
-        for x in self.nf.rule.arguments:
-            if x.unit and x.size is None:
-                self.algebra.unit_norm(self.algebra.fresh(x.axis, x.name, None, 0, self._tag(x.name)))
+            return "the decays are at most 1", "the decays are at most 1", []
         norm = None
         if len({r.line for r in rows}) == len(rows) and all(self._contracts(r, scalar=True) for r in rows):
             norm = "each line's map is symmetric with eigenvalues in [-1, 1]"
         radius = norm
         if radius is None and len(rows) == 1:
             radius = self._one_row(rows[0])
-        return radius, norm
-
-    def _tag(self, name: str) -> int | None:
-        return None if any(p.name == name for p in self.nf.rule.params) else 0
+        return radius, norm, [self._dot(row) for row in rows]
 
     def _one_row(self, row: Row) -> str | None:
         if all(d is None or d.axis is Axis.SCALAR for d in self.nf.decays):
@@ -139,24 +137,39 @@ class _Transition:
         return Interval(max(first.lo, second.lo), min(first.hi, second.hi))
 
     def _corner_bound(self, dot: Any) -> Interval | None:
-        """The range of a polynomial that is affine in the squares of each unit vector: the hull over unit coordinates.
+        """The range of a polynomial that is affine in the squares of each unit vector: the hull over its corners.
 
-        A unit vector may also be zero, where the dot product with it is 0.
+        A unit vector is zero, or has norm 1 and then its squares lie in a simplex, whose corners are the coordinates.
         """
-        dot = dot.rem(self.algebra.relations) if self.algebra.relations else dot
         used = {i for monomial in dot.monoms() for i, p in enumerate(monomial) if p}
         units = []
         for x in self.nf.rule.arguments:
             if x.unit and x.size is None:
-                keys = [(x.name, None, 0, self._tag(x.name), i) for i in range(self.algebra.length(x.axis))]
+                keys = [("name", x.name, None, 0, i) for i in range(self.algebra.length(x.axis))]
                 vector = [self.algebra.known[k] for k in keys if k in self.algebra.known]
                 if used & set(vector):
                     units.append(vector)
+        bounds = []
+        for zero in product((False, True), repeat=len(units)):
+            rest = dot
+            for i in (i for vector, gone in zip(units, zero, strict=True) if gone for i in vector):
+                rest = rest.subs(self.algebra.gens[i], 0)
+            bound = self._on_spheres(rest, [vector for vector, gone in zip(units, zero, strict=True) if not gone])
+            if bound is None:
+                return None
+            bounds.append(bound)
+        return Interval(min(b.lo for b in bounds), max(b.hi for b in bounds))
+
+    def _on_spheres(self, dot: Any, units: list[list[int]]) -> Interval | None:
+        """The range where every one of the vectors has norm 1."""
+        norms = [sum((self.algebra.gens[i] ** 2 for i in vector), self.algebra.ring.zero) - 1 for vector in units]
+        known = [*norms, *self.algebra.relations]
+        dot = dot.rem(known) if known else dot
         for vector in units:
             for monomial in dot.monoms():
                 if [monomial[i] for i in vector if monomial[i]] not in ([], [2]):
                     return None
-        lo = hi = 0.0
+        lo, hi = math.inf, -math.inf
         for corner in product(*units):
             at = dot
             for vector, one in zip(units, corner, strict=True):
@@ -182,8 +195,8 @@ class _Transition:
     def _symbol_range(self, generator: int) -> Interval:
         key: Any = next(k for k, i in self.algebra.known.items() if i == generator)
         declared = {x.name: x for x in self.nf.rule.arguments}
-        if key[0] in declared:
-            x = declared[key[0]]
+        if key[0] == "name" and key[1] in declared:
+            x = declared[key[1]]
             if x.range is not None:
                 return x.range
             if x.unit:
@@ -203,6 +216,10 @@ def _square(a: Interval) -> Interval:
     return Interval(0.0 if a.lo <= 0 <= a.hi else min(ends), max(ends))
 
 
+def _after(rule: Rule, values: Values, S: Any, dims: Mapping[Axis, int]) -> Any:
+    return token(rule, values, S, dims)[1]["S"]
+
+
 def _search(rule: Rule, measure: Any, tries: int = 400, climbs: int = 600) -> tuple[float, Values]:
     """The largest value found at K = 2, by random draws that favour the ends of the ranges, then by small moves."""
     rng = np.random.default_rng(0)
@@ -210,7 +227,7 @@ def _search(rule: Rule, measure: Any, tries: int = 400, climbs: int = 600) -> tu
     dims = {Axis.KEY: K, Axis.VALUE: K, Axis.PAIR: 1}
 
     def at(values: Values) -> float:
-        moved = token(rule, values, np.eye(K), dims)[1] - token(rule, values, np.zeros((K, K)), dims)[1]
+        moved = _after(rule, values, np.eye(K), dims) - _after(rule, values, np.zeros((K, K)), dims)
         return measure(moved) if np.all(np.isfinite(moved)) else -1.0
 
     best, values = -1.0, {}

@@ -50,6 +50,7 @@ class Algebra:
     known: dict[Hashable, int] = field(default_factory=dict)
     log_of: dict[int, PolyElement] = field(default_factory=dict)
     exponentials: set[int] = field(default_factory=set)
+    extrema: dict[int, tuple[str, PolyElement, PolyElement]] = field(default_factory=dict)
     log_argument: dict[int, PolyElement] = field(default_factory=dict)
     relations: list[PolyElement] = field(default_factory=list)
 
@@ -110,14 +111,17 @@ class Algebra:
         return self.symbol(name, *args)
 
     def log(self, x: PolyElement) -> PolyElement:
+        """The log of what is positive: only exponentials are taken out, since log(x^2) is not 2 log(x) for x < 0."""
         if len(x) != 1:
             return self._log_symbol(x)
         ((monomial, coefficient),) = x.terms()
-        out = self.ring.zero if coefficient == 1 else self._log_symbol(self.ring(coefficient))
+        out, rest = self.ring.zero, self.ring(coefficient)
         for i, power in enumerate(monomial):
-            if power:
-                out += power * (self.log_of[i] if i in self.log_of else self._log_symbol(self.gens[i]))
-        return out
+            if power and i in self.log_of:
+                out += power * self.log_of[i]
+            elif power:
+                rest *= self.gens[i] ** power
+        return out if rest == 1 else out + self._log_symbol(rest)
 
     def _log_symbol(self, x: PolyElement) -> PolyElement:
         index = self._index(("log", x))
@@ -128,8 +132,12 @@ class Algebra:
         out = self.ring.one
         for monomial, coefficient in x.terms():
             (*rest,) = [(i, p) for i, p in enumerate(monomial) if p]
-            if len(rest) == 1 and rest[0][1] == 1 and rest[0][0] in self.log_argument:
-                out *= self._power(self.log_argument[rest[0][0]], coefficient)
+            alone = rest[0][0] if len(rest) == 1 and rest[0][1] == 1 else None
+            if alone in self.log_argument:
+                out *= self._power(self.log_argument[alone], coefficient)
+            elif alone in self.extrema and coefficient == 1:
+                fn, a, b = self.extrema[alone]  # exp is increasing
+                out *= self._extremum(fn, self.exp(a), self.exp(b))
             else:
                 out *= self._exp_term(tuple(rest), coefficient)
         return out
@@ -158,8 +166,11 @@ class Algebra:
             return self.inverse(x) ** -int(coefficient)
         if len(x) == 1 and x.LC == 1 and all(i in self.log_of for i, p in enumerate(x.LM) if p):
             return self.exp(coefficient * self.log(x))
-        index = self._index(("root", x, QQ(1, coefficient.denominator)))
-        self.log_of.setdefault(index, self.log(x) * QQ(1, coefficient.denominator))
+        new = ("root", x, coefficient.denominator) not in self.known
+        index = self._index(("root", x, coefficient.denominator))
+        if new:
+            self.log_of[index] = self.log(x) * QQ(1, coefficient.denominator)
+            self.relations.append(self.gens[index] ** int(coefficient.denominator) - x)
         root = self.gens[index]
         if coefficient > 0:
             return root ** int(coefficient.numerator)
@@ -201,6 +212,9 @@ class Algebra:
             case Outer(key, value):
                 values = self.of(value, lookup)
                 return [[k * v for v in values] for k in self.of(key, lookup)]
+            case Call("log", (Call("max", (x, Num(value))),)) if value == FLOOR:
+                # the floor under a decay's log stands for a decay that is proved >= 0: exact arithmetic has none
+                return self._call("log", [self.of(x, lookup)])
             case Call(fn, args):
                 return self._call(fn, [self.of(x, lookup) for x in args])
             case Bin():
@@ -261,10 +275,11 @@ class Algebra:
         return self.map(lambda x: self.opaque(fn, x), args[0])
 
     def _extremum(self, fn: str, x: PolyElement, y: PolyElement) -> PolyElement:
-        # the floor under a decay's log stands for a decay that is proved >= 0: no floor in exact arithmetic
-        if fn == "max" and y == self.number(FLOOR):
+        if x == y:
             return x
-        return x if x == y else self.opaque(fn, frozenset((x, y)))
+        index = self._index((fn, frozenset((x, y))))
+        self.extrema[index] = (fn, x, y)
+        return self.gens[index]
 
     def _rotate(self, x: list[PolyElement], angle: Entries) -> list[PolyElement]:
         out = []
