@@ -53,7 +53,7 @@ def verified(source: str) -> tuple[str, dict[str, Any]]:
         return rule.name, {"backend": backend, "error": f"{type(error).__name__}: {error}"[:2000]}
     errors: dict[str, dict[str, list[float]]] = {}
     for c in checks:
-        errors.setdefault(c.note, {})[c.name] = [float(f"{c.error:.2e}"), c.limit]
+        errors.setdefault(c.note.split(";")[0], {})[c.name] = [float(f"{c.error:.2e}"), c.limit]
     failed = [f"{c.name} ({c.note}): {c.error:.1e} > {c.limit:.1e}" for c in checks if not c.passed]
     seconds = round(time.perf_counter() - start, 1)
     return rule.name, {"backend": backend, "seconds": seconds, "failed": failed, "errors_and_limits": errors}

@@ -26,7 +26,7 @@ LIMITS = {
     torch.float32: (1e-5, 1e-4, 1e-4, 5e-4),
     torch.float16: (2e-3, 5e-3, 5e-3, 5e-2),
 }
-# Products of keys that nearly repeat, at full strength, are what an inverse amplifies.
+# Products of keys that nearly repeat, at full strength, are what an inverse amplifies: outputs may be twice as far.
 REPEATED = 2.0
 # A result whose rms is below this is mostly what cancels or underflows; its error is taken relative to this.
 FLOOR = 1e-2
@@ -39,37 +39,33 @@ def verify_on(rule: Rule, device: str, seed: int = 0) -> list[Check]:
     op, reference = compile(rule), compile(rule, "step")
     checks = []
     with _poisoned():
-        for dtype, limits in LIMITS.items():
-            for case, call, factor in _cases(reference, dtype, seed):
-                checks += list(
-                    _compare(op, reference, call, dtype, device, f"{case}, {str(dtype)[6:]}", limits, factor)
-                )
+        for case, call, factor in _cases(reference, seed):
+            exact = results(reference, call)
+            for dtype in LIMITS:
+                checks += list(_compare(op, reference, call, exact, dtype, device, case, factor))
     return checks
 
 
-def _cases(reference: Operator, dtype: torch.dtype, seed: int) -> Iterator[tuple[str, Call, float]]:
-    yield "ordinary", make_call(reference, 150, seed, dtype, **SIZES), 1.0
-    yield "ends of ranges", make_call(reference, 70, seed, dtype, ends=1.0, resets=True, **SIZES), 1.0
-    call = make_call(reference, 70, seed, dtype, **SIZES)
+def _cases(reference: Operator, seed: int) -> Iterator[tuple[str, Call, float]]:
+    yield "ordinary", make_call(reference, 150, seed, **SIZES), 1.0
+    yield "ends of ranges", make_call(reference, 70, seed, ends=1.0, resets=True, **SIZES), 1.0
+    call = make_call(reference, 70, seed, **SIZES)
     arguments = dict(call.arguments)
     for x in reference.rule.inputs:
         if x.unit and x.axis is Axis.KEY:
-            first = arguments[x.name][:, :1].double()
-            near = first + 0.05 * arguments[x.name].double()
-            arguments[x.name] = (near / near.norm(dim=-1, keepdim=True)).to(dtype)
+            near = arguments[x.name][:, :1] + 0.05 * arguments[x.name]
+            arguments[x.name] = near / near.norm(dim=-1, keepdim=True)
     yield "keys nearly repeat", replace(call, arguments=arguments), REPEATED
 
 
 def _compare(
-    op: Operator, reference: Operator, call: Call, dtype: torch.dtype, device: str, note: str,
-    limits: tuple[float, ...], factor: float,
+    op: Operator, reference: Operator, call: Call, exact: dict[str, Tensor], dtype: torch.dtype, device: str, case: str,
+    factor: float,
 ) -> Iterator[Check]:  # fmt: skip
-    wide = replace(
-        call, arguments=_moved(call.arguments, "cpu", torch.float64), state=_moved(call.state, "cpu", torch.float64)
-    )
-    there = replace(
-        call, arguments=_moved(call.arguments, device, dtype), state=_moved(call.state, device, torch.float32)
-    )
+    rounded = _moved(call.arguments, "cpu", dtype)
+    state = _moved(call.state, "cpu", torch.float32)
+    wide = replace(call, arguments=_moved(rounded, "cpu", torch.float64), state=_moved(state, "cpu", torch.float64))
+    there = replace(call, arguments=_moved(rounded, device, dtype), state=_moved(state, device, torch.float32))
     expected, found = results(reference, wide), results(op, there)
     decays = {
         f"gradient of {x.name}" for x in op.rule.inputs if x.range and x.range.lo == -math.inf and x.range.hi == 0
@@ -77,7 +73,13 @@ def _compare(
     params = {f"gradient of {p.name}" for p in op.rule.params}
     for part, x in found.items():
         kind = 3 if part in params else 2 if part in decays else 1 if part.startswith("gradient") else 0
-        yield Check(f"{part}", relative(x.cpu(), expected[part]), factor * limits[kind], note)
+        limit = LIMITS[dtype][kind] * (factor if kind == 0 else 1.0)
+        note = f"{case}, {str(dtype)[6:]}"
+        # what rounding the arguments alone does to float64 is in the rule, not in its kernels
+        own = relative(expected[part], exact[part])
+        if 2 * own > limit:
+            limit, note = 2 * own, f"{note}; rounding the arguments alone: {own:.1e}"
+        yield Check(part, relative(x.cpu(), expected[part]), limit, note)
 
 
 def _moved(tensors: dict[str, Tensor], device: str, dtype: torch.dtype) -> dict[str, Tensor]:
