@@ -96,6 +96,15 @@ def test_ranges_of_expressions(text: str, expected: str) -> None:
         ("tanh(ku)", 1),
         ("max(ku, 0)", 1),
         ("ku + 1", INF),
+        ("1 / (1 + kn)", INF),
+        ("ku / (1 + kn)", 1),
+        ("max(ku, 1)", INF),
+        ("max(1, ku)", INF),
+        ("min(t, ku)", INF),
+        ("ku^0", INF),
+        ("exp(ku)", INF),
+        ("sigmoid(ku)", INF),
+        ("t - ku", INF),
         ("c", 1),
     ],
 )
@@ -232,3 +241,27 @@ def test_meet_and_inside() -> None:
                 assert all(holds(b, x) for x in members(a))
             elif math.isfinite(a.lo) and math.isfinite(a.hi):
                 assert not all(holds(b, x) for x in members(a)) or a.lo_open or a.hi_open
+
+
+def test_an_end_beyond_the_largest_number_is_no_nan() -> None:
+    huge = iv.exp(Interval(800.0, 900.0))
+    assert huge.lo < INF and huge.hi == INF
+    assert iv.add(huge, iv.neg(huge)) == iv.REALS
+    assert iv.add(Interval(INF, INF), Interval(-INF, -INF)) == iv.REALS
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        (
+            "input x: scalar in [800, 900], y: scalar in [800, 900]\nupdate S = (exp(x) - exp(y)) * S + outer(k, v)\n",
+            "E404",
+        ),
+        ("input x: scalar in [800, 900]\nupdate S = (exp(x) - 1) * S + outer(k, v)\n", "E405"),
+        ("input d: key in [1, 2]\nlet e = 1 / d\nupdate S = (1 - e @ e) * S + outer(k, v)\n", "E404"),
+    ],
+)
+def test_decays_without_a_known_bound_are_refused(lines: str, code: str) -> None:
+    with pytest.raises(stateir.RuleError) as caught:
+        stateir.parse(f"{H}{lines}{R}")
+    assert caught.value.diagnostics[0].code == code
