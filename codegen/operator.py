@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 import os
@@ -11,7 +12,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from stateir.ir import Axis, Param, Rule
+from stateir.ir import Axis, Input, Param, Rule
 
 from . import backends
 from .arguments import Sizes, State, check_arguments, check_cu_seqlens, check_state, layout
@@ -20,6 +21,9 @@ from .generated import load_source
 from .start import start_value
 from .step import step_source
 from .text import arguments_of
+
+# A rule's tensors are passed by name beside these.
+_OWN_ARGUMENTS = ("self", "state", "initial_state", "return_state", "cu_seqlens")
 
 
 class BackendError(ValueError):
@@ -48,6 +52,10 @@ class Operator:
         self.backend = backend
         self.chunk_size = chunk_size
         self.backends = {name: backends.lacks(rule, name) for name in backends.NAMES}
+        for d in arguments_of(rule):
+            if d.name in _OWN_ARGUMENTS:
+                kind = "input" if isinstance(d, Input) else "param"
+                raise BackendError(f"{rule.name}: no {kind} can be called {d.name!r}, an argument of every operator")
         if not rule.inputs:
             raise BackendError(f"{rule.name} has no input, so it cannot be run over a sequence")
         for axis in (Axis.KEY, Axis.VALUE):
@@ -60,6 +68,10 @@ class Operator:
         self.carries_dict = not carries_s_alone(rule)
         self._modules: dict[str, ModuleType] = {}
         self._reference = load_source(step_source(rule), f"{rule.name}.step")
+
+    def __reduce__(self) -> tuple[Callable[..., Operator], tuple[Rule, str]]:
+        """Copies and pickles hold what the operator was compiled from; modules are made anew."""
+        return functools.partial(Operator, chunk_size=self.chunk_size), (self.rule, self.backend)
 
     def __repr__(self) -> str:
         return f"Operator({self.rule.name}, backend={self.backend!r})"

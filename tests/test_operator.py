@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import traceback
 import warnings
 from typing import Any
@@ -324,3 +326,24 @@ def test_tracebacks_show_generated_lines() -> None:
     with pytest.raises(RuntimeError) as caught:
         op._reference.step(torch.zeros(B, H, K + 1, V), *token)
     assert "S = torch.exp(g)[..., None] * S" in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("backend", ["auto", *BACKENDS])
+def test_copies_and_pickles_are_the_same_operator(backend: str) -> None:
+    rule = stateir.load("gdn2")
+    op = stateir.compile(rule, backend, chunk_size=4)
+    arguments = sample_arguments(rule, B=B, T=T, H=H, K=K, V=V)
+    expected, _ = op(**arguments)
+    for twin in (copy.copy(op), copy.deepcopy(op), pickle.loads(pickle.dumps(op))):
+        assert (twin.rule, twin.backend, twin.chunk_size) == (op.rule, op.backend, op.chunk_size)
+        assert torch.equal(twin(**arguments)[0], expected)
+
+
+@pytest.mark.parametrize("kind", ["input", "param"])
+@pytest.mark.parametrize("name", ["self", "initial_state", "return_state", "cu_seqlens"])
+def test_names_of_the_call_itself_are_refused(kind: str, name: str) -> None:
+    rule = stateir.parse(
+        f"rule r\ninput k: key, v: value\n{kind} {name}: key\nupdate S += outer(k, v)\nread o = {name} @ S\n"
+    )
+    with pytest.raises(BackendError, match=f"{kind} can be called '{name}'"):
+        stateir.compile(rule)
