@@ -22,8 +22,8 @@ from .start import start_value
 from .step import step_source
 from .text import arguments_of
 
-# A rule's tensors are passed by name beside these.
-_OWN_ARGUMENTS = ("self", "state", "initial_state", "return_state", "cu_seqlens")
+# A rule's tensors are passed by name beside these; `state`, that of `step`, is a keyword of the language.
+_OWN_ARGUMENTS = ("self", "initial_state", "return_state", "cu_seqlens")
 
 
 class BackendError(ValueError):

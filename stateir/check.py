@@ -206,7 +206,7 @@ class _Checker:
         if value is None:
             self.define(line.name, Entry("broken", line=line.span.line))
             return
-        matrix = _matrix_state(value)
+        matrix = self.matrix_state(value)
         if matrix is not None:
             self.report.add(
                 "E210",
@@ -229,6 +229,12 @@ class _Checker:
             self.define(line.name, Entry("broken", line=line.span.line))
             return
         self.define(line.name, Entry("const", line=line.span.line, value=constant))
+
+    def matrix_state(self, e: Expr) -> Ref | None:
+        """The first use of a matrix state in e; no let has one, so a matrix let is made of vectors alone."""
+        return next(
+            (x for x in walk(e) if isinstance(x, Ref) and x.axis is Axis.MATRIX and x.name in self.versions), None
+        )
 
     def small_enough(self, line: syn.Let, value: Expr) -> bool:
         """Later stages put lets in place: what this makes of the value must stay small, and flat for recursion."""
@@ -317,7 +323,7 @@ class _Checker:
                 help="`outer(key, value)` makes a matrix" if state.axis is Axis.MATRIX else None,
             )
             return False
-        matrix = _matrix_state(value)
+        matrix = self.matrix_state(value)
         if state.axis is not Axis.MATRIX and matrix is not None:
             self.report.add("E305", matrix.span, name=line.state.id, matrix=f"`{matrix.name}`")
             return False
@@ -334,10 +340,6 @@ class _Checker:
             return
         if self.define(line.name, Entry("broken", line=line.span.line)) and value is not None:
             self.lines.append(Read(line.name.id, value, line.span))
-
-
-def _matrix_state(e: Expr) -> Ref | None:
-    return next((x for x in walk(e) if isinstance(x, Ref) and x.axis is Axis.MATRIX), None)
 
 
 def _unfolded(e: Expr, lets: Mapping[str, tuple[int, int]]) -> tuple[int, int]:

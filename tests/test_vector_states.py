@@ -36,6 +36,8 @@ LINES = {
     "middle version": "state z: key\nupdate z = z / 2 + k\nlet h = z\nupdate z = b * z\nupdate S += outer(h, v)\n"
     "read o = z @ S\n",
     "accumulator": "state c: scalar\nupdate c += 1\nupdate S += outer(k / c, v)\nread o = q @ S\n",
+    "matrix let": "state z: key\nlet M = outer(k, v)\nlet n = prev(k) @ (M + i * M)\nlet p = tanh(M @ v)\n"
+    "update z = z / 2 + M @ n\nupdate S = exp(f) * S + M - outer(b * k, n) + outer(p, v)\nread o = z @ S + q @ M\n",
     "look-back": "update S = exp(f) * S + outer(prev(k), prev(v, 3))\nread o = prev(q, 2) @ S + prev(i) * v\n",
     "rotation": "state a: pair\nlet p = rotate(prev(k), -a)\nupdate a += th\n"
     "update S += outer(rotate(k, -a), v) + outer(p, v)\nread o = rotate(q, -a) @ S\n",
