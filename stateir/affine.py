@@ -210,9 +210,9 @@ def _decay(line: Update, form: Matrix, ranges: Ranges, lets: Mapping[str, Expr])
         return None
     interval = ranges.of(own)
     span = own.span if own.span.line else line.value.span
-    if interval.lo < 0:
+    if not interval.lo >= 0:  # a NaN is refused as well
         raise _Refused(diagnostic("E404", span, lo=interval.lo, hi=interval.hi))
-    if interval.hi == float("inf"):
+    if not interval.hi < float("inf"):
         raise _Refused(diagnostic("E405", span, lo=interval.lo, hi=interval.hi))
     return logform.log(own, lets, ranges)
 

@@ -68,7 +68,10 @@ def neg(a: Interval) -> Interval:
 
 
 def add(a: Interval, b: Interval) -> Interval:
-    return of_ends((a.lo + b.lo, a.lo_open or b.lo_open), (a.hi + b.hi, a.hi_open or b.hi_open))
+    lo, hi = a.lo + b.lo, a.hi + b.hi
+    if math.isnan(lo) or math.isnan(hi):  # bounds that overflowed, one up and one down
+        return Interval(-math.inf, math.inf, True, True)
+    return of_ends((lo, a.lo_open or b.lo_open), (hi, a.hi_open or b.hi_open))
 
 
 def _times(x: End, y: End) -> End:

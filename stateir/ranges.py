@@ -99,7 +99,7 @@ class Ranges:
                 return self.norm(a) + self.norm(b)
             case Bin("+" | "-", a, b) if a.axis is b.axis:
                 return self.norm(a) + self.norm(b)
-            case Bin("/", a, b):
+            case Bin("/", a, b) if a.axis is not Axis.SCALAR:
                 return _product(self.norm(a), iv.magnitude(iv.reciprocal(self.of(b)))) if self._nonzero(b) else math.inf
             case Bin("*", a, b):
                 if Axis.SCALAR in (a.axis, b.axis):

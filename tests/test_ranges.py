@@ -232,3 +232,12 @@ def test_meet_and_inside() -> None:
                 assert all(holds(b, x) for x in members(a))
             elif math.isfinite(a.lo) and math.isfinite(a.hi):
                 assert not all(holds(b, x) for x in members(a)) or a.lo_open or a.hi_open
+
+
+@pytest.mark.parametrize("decay", ["(1 - d @ d)", "(exp(x) - exp(y))", "(x * x * 1e305 - y * y * 1e305)"])
+def test_a_decay_that_only_looks_bounded_is_refused(decay: str) -> None:
+    """The norm of scalar / vector grows with the axis; bounds that overflow to inf - inf are no bounds."""
+    text = "rule x\ninput q: key, k: key, v: value, b: key in [1, 2]\n"
+    text += "input x: scalar in [800, 900], y: scalar in [800, 900]\nlet d = 1 / b\n"
+    with pytest.raises(stateir.RuleError, match="E40[45]"):
+        stateir.parse(text + f"update S = {decay} * S + outer(k, v)\nread o = q @ S\n")
