@@ -239,5 +239,5 @@ def test_a_decay_that_only_looks_bounded_is_refused(decay: str) -> None:
     """The norm of scalar / vector grows with the axis; bounds that overflow to inf - inf are no bounds."""
     text = "rule x\ninput q: key, k: key, v: value, b: key in [1, 2]\n"
     text += "input x: scalar in [800, 900], y: scalar in [800, 900]\nlet d = 1 / b\n"
-    with pytest.raises(stateir.RuleError, match="E40[45]"):
+    with pytest.raises(stateir.RuleError, match=r"E40[45]"):
         stateir.parse(text + f"update S = {decay} * S + outer(k, v)\nread o = q @ S\n")
