@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from stateir.ir import Axis, Expr, Let, Num, Prev, Ref, Rule, State, Update, children, rebuild, walk
+from stateir.build import ZERO
+from stateir.ir import Axis, Expr, Let, Num, Prev, Ref, Rule, State, Update, walk
 from stateir.scans import Scan, scans, turning
 
 from .carried import prev_windows
@@ -122,11 +123,13 @@ class Demand:
         scope.state = lambda ref: self.versions.get((ref.name, ref.version))
 
     def need(self, e: Expr, within: Sequence[str] = ()) -> None:
-        """Write what e needs before it can be written itself; the states `within` are there already."""
+        """Write what e needs before it can be written itself; the states and lets `within` are there already."""
         for x in walk(e):
+            if isinstance(x, Ref) and x.name in within:
+                continue
             if isinstance(x, Ref) and x.name in self.rule.lets:
                 self._need_let(x.name)
-            elif isinstance(x, Ref) and x.name in self.states and x.name not in within:
+            elif isinstance(x, Ref) and x.name in self.states:
                 self._need_version(x)
             elif isinstance(x, Prev):
                 self._need_window(x)
@@ -201,30 +204,41 @@ class Demand:
     def _over_tokens(self, e: Expr, state: State) -> str:
         """The text of e over all tokens, in the shape of the state."""
         text = torch_text(e, self.scope, state.axis)
-        if not varies(e, self.varying):
-            return expanded(text, e, state.axis, self.rule, self.scope, LEADING)
-        return text
+        if e.axis is state.axis and varies(e, self.varying):
+            return text
+        return expanded(text, e, state.axis, self.rule, self.scope, LEADING)
 
     def _parallel(self, scan: Scan) -> str:
         """A scan by chunks; the name of its result."""
         (name,) = scan.states
+        state, start = self.states[name], f'{self.state}["{name}"]'
         helper, definition, one, zero = SCANS["angle" if name in turning(self.rule) else scan.kind]
-        self.helpers[helper] = definition
         a, b = scan.a or Num(one), scan.b or Num(zero)
         self.need(a)
         self.need(b)
-        texts = [self._over_tokens(x, self.states[name]) for x in (a, b)]
         target = self.scope.new(f"{self.scope.names[name]}_all")
         self.body += [line_comment(self.rule, line) for line in self.updates[name]]
-        self.body.append(call(f"{target} = {helper}", [*texts, f'{self.state}["{name}"]', self.chunk]))
+        if scan.kind == "affine" and a == ZERO:
+            self.body.append(f"{target} = torch.cat(({start}[:, None], {self._over_tokens(b, state)}), 1)")
+            return target
+        self.helpers[helper] = definition
+        # b alone gives the result its shape: a scalar factor of a vector stays as small as it is.
+        factor = torch_text(a, self.scope, state.axis) if varies(a, self.varying) else self._over_tokens(a, state)
+        self.body.append(call(f"{target} = {helper}", [factor, self._over_tokens(b, state), start, self.chunk]))
         return target
 
     def _sequential(self, scan: Scan) -> dict[str, str]:
-        """The states' own lines, token by token; the names of their values over all tokens, the start first."""
-        lines = [x for x in self.rule.lines if isinstance(x, Update) and x.state in scan.states]
-        values = [self._open(x.value, scan.states) for x in lines]
-        for value in values:
-            self.need(value, within=scan.states)
+        """The states' own lines, token by token; the names of their values over all tokens, the start first.
+
+        So are the lets between them that depend on the states: each line is written once, however often it is used.
+        """
+        inner = self._inner_lets(scan.states)
+        lines = [
+            x for x in self.rule.lines
+            if (isinstance(x, Update) and x.state in scan.states) or (isinstance(x, Let) and x.name in inner)
+        ]  # fmt: skip
+        for line in lines:
+            self.need(line.value, within=(*scan.states, *inner))
         t = self.scope.new("t")
         now = {
             (n, v): self.scope.new(f"{self.scope.names[n]}_now{v or ''}")
@@ -240,6 +254,7 @@ class Demand:
             return None if over is None else f"{over}[:, {t}]"
 
         names = {n: f"{x}[:, {t}]" if n in self.varying else x for n, x in self.scope.names.items()}
+        names |= {n: self.scope.new(f"{self.scope.names[n]}_now") for n in inner}
         scope = replace(self.scope, names=names, state=at_token)
         scope.prev = lambda e: element(f"{self.back[e.of.name, e.n]}[:, {t}]", e.axis, e.of.index)
         self.scope.used |= {"B", "T", "H"}
@@ -247,23 +262,30 @@ class Demand:
             self.body += [f'{now[n, 0]} = {self.state}["{n}"]', f"{every[n]} = [{now[n, 0]}]"]
         self.body.append(f"for {t} in range({self.scope.fresh('T')}):")
         counts = dict.fromkeys(scan.states, 0)
-        for line, value in zip(lines, values, strict=True):
-            counts[line.state] += 1
-            text = torch_text(value, scope, self.states[line.state].axis)
-            target = now[line.state, counts[line.state]]
-            self.body += [
-                f"    {line_comment(self.rule, line)}",
-                f"    {target} = ({text}).expand_as({now[line.state, 0]})",
-            ]
+        for line in lines:
+            if isinstance(line, Let):
+                target, text = names[line.name], torch_text(line.value, scope)
+            else:
+                counts[line.state] += 1
+                text = torch_text(line.value, scope, self.states[line.state].axis)
+                target, before = now[line.state, counts[line.state]], now[line.state, 0]
+                constant = scope.is_const(line.value)
+                text = f"torch.full_like({before}, {text})" if constant else f"({text}).expand_as({before})"
+            self.body += [f"    {line_comment(self.rule, line)}", f"    {target} = {text}"]
         self.body += [f"    {now[n, 0]} = {now[n, counts[n]]}" for n in scan.states]
         self.body += [f"    {every[n]}.append({now[n, 0]})" for n in scan.states]
         self.body += [f"{every[n]} = torch.stack({every[n]}, 1)" for n in scan.states]
         return every
 
-    def _open(self, e: Expr, states: Sequence[str]) -> Expr:
-        """e with the lets that depend on one of the states replaced by their values."""
-        if isinstance(e, Ref) and e.name in self.rule.lets:
-            value = self._open(self.rule.lets[e.name], states)
-            return value if any(isinstance(x, Ref) and x.name in states for x in walk(value)) else e
-        below = children(e)
-        return rebuild(e, tuple(self._open(x, states) for x in below)) if below else e
+    def _inner_lets(self, states: Sequence[str]) -> list[str]:
+        """The lets that the updates of the states need and that depend on one of them, in the order of their lines."""
+        lets = self.rule.lets
+        depend: list[str] = []
+        for name, value in lets.items():
+            if any(isinstance(x, Ref) and (x.name in states or x.name in depend) for x in walk(value)):
+                depend.append(name)
+        used = {x.name for n in states for line in self.updates[n] for x in walk(line.value) if isinstance(x, Ref)}
+        for name in reversed(depend):
+            if name in used:
+                used |= {x.name for x in walk(lets[name]) if isinstance(x, Ref)}
+        return [name for name in depend if name in used]

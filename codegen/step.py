@@ -35,8 +35,9 @@ def _step(rule: Rule, scope: Scope) -> str:
 
     body: list[str] = []
     varying = {i.name for i in rule.inputs} | {s.name for s in rule.states}
+    angles = turning(rule)
     for line in rule.lines:
-        body += [line_comment(rule, line), _statement(rule, line, scope, varying)]
+        body += [line_comment(rule, line), _statement(rule, line, scope, varying, angles)]
         if isinstance(line, Let) and varies(line.value, varying):
             varying.add(line.name)
     body += [
@@ -57,7 +58,7 @@ def _step(rule: Rule, scope: Scope) -> str:
     return function("step", arguments, f"tuple[Tensor, {kind}]", docstring, body)
 
 
-def _statement(rule: Rule, line: Line, scope: Scope, varying: set[str]) -> str:
+def _statement(rule: Rule, line: Line, scope: Scope, varying: set[str], angles: frozenset[str]) -> str:
     e = line.value
     match line:
         case Let(name):
@@ -70,7 +71,7 @@ def _statement(rule: Rule, line: Line, scope: Scope, varying: set[str]) -> str:
                 text = f"torch.full_like({target}, {text})"
             elif not varies(e, varying) or e.axis is not axis:
                 text = f"({text}).expand_as({target})"
-            if name in turning(rule):
+            if name in angles:
                 text = f"torch.remainder({text}, 2 * math.pi)"
             return assignment(target, text)
         case Read(name):

@@ -2,7 +2,8 @@
 
 No such state depends on S (language rule 12), so one token's map of a state has the form z -> f(z) with everything else
 known. Two forms compose associatively and are scanned in parallel: affine, z -> a * z + b, and (max, +),
-m -> max(m + a, b). Anything else runs token by token, which the plan says by name.
+m -> max(m + a, b). Anything else runs token by token, which the plan says by name: so do many updates of one state
+that would make too large a map when put into one another.
 """
 
 from __future__ import annotations
@@ -10,10 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from .build import div, mul, neg, plus
-from .ir import Axis, Bin, Call, Expr, Neg, Num, Ref, Rule, Update, children, rebuild, walk
+from .build import ZERO, div, mul, neg, plus
+from .ir import Axis, Bin, Call, Expr, Let, Neg, Num, Ref, Rule, Update, children, rebuild, walk
 
 Kind = Literal["affine", "max-plus", "sequential"]
+
+# Of one token's map of a state, in terms of the state before the token. Two uses of the version before in each of n
+# updates make 2^n nodes, where token by token they are n lines. Python nests 200 parentheses.
+MAX_NODES, MAX_DEPTH = 500, 100
 
 
 @dataclass(frozen=True)
@@ -21,7 +26,8 @@ class Scan:
     """The states that are computed together, in the order of their declarations: one, or several that need each other.
 
     For one state of a parallel kind, a token maps it to a * z + b or to max(z + a, b). `a` None is the identity (one,
-    zero), `b` None is absent (zero, minus infinity). A sequential scan has neither and runs the rule's own lines.
+    zero), `b` None is absent (zero, minus infinity). A state that each token overwrites is affine with an `a` of zero,
+    which stands for the absence of z: z may be infinite. A sequential scan has neither and runs the rule's own lines.
     """
 
     states: tuple[str, ...]
@@ -104,6 +110,9 @@ def _next_group(names: list[str], needs: dict[str, set[str]], done: set[str]) ->
 
 def _one(rule: Rule, name: str) -> Scan:
     state = next(s for s in rule.states if s.name == name)
+    nodes, depth = _map_size(rule, name)
+    if nodes > MAX_NODES or depth > MAX_DEPTH:
+        return Scan((name,), "sequential")
     values: list[Expr] = [Ref(name, state.axis)]
     for line in rule.lines:
         if isinstance(line, Update) and line.state == name:
@@ -111,14 +120,33 @@ def _one(rule: Rule, name: str) -> Scan:
     value = values[-1]
     before = Ref(name, state.axis)
     affine = _affine(value, before)
-    if affine is not None and affine[0] is not None:
-        a, b = affine
+    if affine is not None:
+        a, b = affine[0] or ZERO, affine[1]
         return Scan((name,), "affine", None if a == Num(1.0) else a, b)
     tropical = _tropical(value, before)
-    if tropical is not None and tropical[0] is not _ABSENT:
+    if tropical is not None:
         shift, floor = tropical
         return Scan((name,), "max-plus", shift if isinstance(shift, Expr) else None, floor)
     return Scan((name,), "sequential")
+
+
+def _map_size(rule: Rule, name: str) -> tuple[int, int]:
+    """The nodes and the depth of a token's map of a state once written in terms of version 0, without writing it."""
+    versions = [(1, 1)]
+    lets: dict[str, tuple[int, int]] = {}
+
+    def size(e: Expr) -> tuple[int, int]:
+        if isinstance(e, Ref):
+            return versions[e.version] if e.name == name else lets.get(e.name, (1, 1))
+        below = [size(x) for x in children(e)]
+        return 1 + sum(n for n, _ in below), 1 + max((depth for _, depth in below), default=0)
+
+    for line in rule.lines:
+        if isinstance(line, Let) and _mentions(line.value, name, rule):
+            lets[line.name] = size(line.value)
+        elif isinstance(line, Update) and line.state == name:
+            versions.append(size(line.value))
+    return versions[-1]
 
 
 def _substitute(e: Expr, name: str, values: list[Expr], rule: Rule) -> Expr:

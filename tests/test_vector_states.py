@@ -17,6 +17,20 @@ LINES = {
     "update S = exp(min(d, 0)) * S + exp(min(-d, 0)) * outer(k, v)\nread o = q @ S + exp(min(m, 0)) * v\n",
     "sequential": "state z: key\nlet old = z\nupdate z = tanh(z + k)\nupdate z = z - old / 2\n"
     "update S += outer(old, v - z @ S)\nread o = q @ S\n",
+    "many updates": "state z: scalar\nlet a = tanh(z)\nupdate z = i * z / 9 + z / 2 - a for n in 1..16\nlet h = z * a\n"
+    "update z = h + z / 2\nlet r = z + h\nupdate S += outer(k, v)\nread o = q @ S + r * v\n",
+    "scalar added to a vector": "state z: key\nupdate z = z / 2 + i\nupdate z = z + f\nlet h = z\nupdate z = z - i\n"
+    "update S += outer(h, v)\nread o = z @ S\n",
+    "scalar maximum of a vector": "state z: key\nupdate z = max(z, i)\nupdate S += outer(z, v)\nread o = q @ S\n",
+    "scalar in place of a vector": "state z: key = 2\nupdate z = tanh(i) + z * 0\nupdate S += outer(z, v)\n"
+    "read o = q @ S\n",
+    "scalar minimum, one by one": "state z: key\nupdate z = min(z, i)\nupdate S += outer(z, v)\nread o = q @ S\n",
+    "overwritten by a number": "state z: scalar = 2\nlet old = z\nupdate z = 3\nlet h = z\nupdate z = dim(key)\n"
+    "update S += z * outer(k, v)\nread o = (old * h * q) @ S\n",
+    "overwritten from infinity": "state m: scalar = -inf\nlet d = exp(m)\nupdate m = i\nupdate S += outer(d * k, v)\n"
+    "read o = q @ S\n",
+    "number among two together": "state z: scalar\nstate y: scalar\nupdate z = z / 2 + y\nupdate y = 3\n"
+    "update y = y - z * f / 9\nupdate S += z * outer(k, v)\nread o = q @ S + y * v\n",
     "two together": "state z: key\nstate y: key\nupdate z = z / 2 + tanh(y) + k\nupdate y = y / 2 - z / 4\n"
     "update S += outer(y, v)\nread o = z @ S\n",
     "middle version": "state z: key\nupdate z = z / 2 + k\nlet h = z\nupdate z = b * z\nupdate S += outer(h, v)\n"
