@@ -241,7 +241,10 @@ def _bin(e: Bin, scope: Scope) -> tuple[str, int]:
 
 
 def _guarded(e: Expr, operand: Expr, scope: Scope) -> tuple[str, int]:
-    """The operand of e, kept off 0 by the smallest normal number where its range excludes 0 but underflow does not."""
+    """The operand of e, kept off 0 by the smallest normal number where `Ranges.needs_clamp` says so.
+
+    The clamp stops the gradient there: that of sqrt(k @ k) at k = 0 is 0.
+    """
     text, prec = _emit(operand, scope)
     if scope.ranges is None or scope.is_const(operand) or not scope.ranges.needs_clamp(e):
         return text, prec
@@ -296,7 +299,7 @@ def _call(e: Call, scope: Scope) -> tuple[str, int]:
         if x.fn == "softplus":
             scope.used.add("log_softplus")
             return f"log_softplus({inner})", ATOM
-    if e.fn in ("log", "rsqrt"):
+    if e.fn in ("log", "sqrt", "rsqrt"):
         args = [_guarded(e, x, scope)[0]]
     if e.fn in HELPERS:
         scope.used.add(e.fn)

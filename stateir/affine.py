@@ -210,7 +210,7 @@ def _decay(line: Update, form: Matrix, ranges: Ranges, lets: Mapping[str, Expr])
         return None
     interval = ranges.of(own)
     span = own.span if own.span.line else line.value.span
-    if not interval.lo >= 0:  # a NaN is refused as well
+    if not interval.lo >= 0:
         raise _Refused(diagnostic("E404", span, lo=interval.lo, hi=interval.hi))
     if not interval.hi < float("inf"):
         raise _Refused(diagnostic("E405", span, lo=interval.lo, hi=interval.hi))

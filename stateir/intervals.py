@@ -1,8 +1,12 @@
-"""Interval arithmetic with exact open and closed ends. An end at infinity is always open; 0 times infinity is 0."""
+"""Interval arithmetic with exact open and closed ends. An end at infinity is always open; 0 times infinity is 0.
+
+The ends are float64: a lower bound that overflows is the largest finite number, an upper one infinity.
+"""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 
 from .consts import sigmoid as sigmoid_of
@@ -12,6 +16,7 @@ from .ir import Interval
 REALS = Interval(-math.inf, math.inf, True, True)
 POSITIVE = Interval(0.0, math.inf, True, True)
 ZERO = Interval(0.0, 0.0)
+LARGEST = sys.float_info.max
 
 # One end of an interval: its bound and whether the bound is excluded.
 End = tuple[float, bool]
@@ -22,7 +27,9 @@ def point(x: float) -> Interval:
 
 
 def of_ends(lo: End, hi: End) -> Interval:
-    return Interval(lo[0], hi[0], lo[1] or math.isinf(lo[0]), hi[1] or math.isinf(hi[0]))
+    """The interval between two ends; no number is above infinity or below minus infinity."""
+    low, high = min(lo[0], LARGEST), max(hi[0], -LARGEST)
+    return Interval(low, high, lo[1] or math.isinf(lo[0]), hi[1] or math.isinf(hi[0]))
 
 
 def is_empty(a: Interval) -> bool:
@@ -69,8 +76,8 @@ def neg(a: Interval) -> Interval:
 
 def add(a: Interval, b: Interval) -> Interval:
     lo, hi = a.lo + b.lo, a.hi + b.hi
-    if math.isnan(lo) or math.isnan(hi):  # bounds that overflowed, one up and one down
-        return Interval(-math.inf, math.inf, True, True)
+    if math.isnan(lo) or math.isnan(hi):  # infinities of both signs at one end: nothing is known
+        return REALS
     return of_ends((lo, a.lo_open or b.lo_open), (hi, a.hi_open or b.hi_open))
 
 

@@ -30,6 +30,7 @@ from .ir import (
 )
 
 MAX_DIM = 256
+SMALLEST_NORMAL = 2.0**-126  # of float32 and bfloat16
 _SIMPLE = {
     "exp": iv.exp,
     "log": iv.log,
@@ -123,15 +124,19 @@ class Ranges:
         return False
 
     def needs_clamp(self, e: Expr) -> bool:
-        """Whether e (a division, log, sqrt, rsqrt or power) is defined only by an open bound at 0 of its operand.
+        """Whether e (a division, log, sqrt, rsqrt or power) has no value, or no derivative, where its operand underflows.
 
-        Generated code clamps such an operand at the smallest normal number, so that underflow makes no NaN.
+        Generated code clamps such an operand at the smallest normal number, so that underflow makes no NaN. An operand
+        underflows if its range excludes 0 but reaches numbers below those of float32; under sqrt, which has a value
+        but no derivative at 0, its range may include 0 too.
         """
         operand = guarded_operand(e)
-        if operand is None or (isinstance(e, Call) and e.fn == "sqrt"):
+        if operand is None:
             return False
         a = self.of(operand)
-        return (a.lo == 0 and a.lo_open) or (a.hi == 0 and a.hi_open)
+        if isinstance(e, Call) and e.fn == "sqrt":
+            return a.lo < SMALLEST_NORMAL
+        return (iv.positive(a) and a.lo < SMALLEST_NORMAL) or (iv.negative(a) and a.hi > -SMALLEST_NORMAL)
 
     def _nonzero(self, e: Expr) -> bool:
         a = self.of(e)

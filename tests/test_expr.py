@@ -11,6 +11,7 @@ from torch import Tensor
 
 import stateir
 from stateir.codegen.expr import HELPERS, Scope, python_names, scope_of, torch_text
+from stateir.codegen.samples import sample_arguments
 from stateir.ir import Axis, Expr, Rule
 
 DECLARED = (
@@ -118,6 +119,28 @@ def test_gradient_of_log_softplus(c: float) -> None:
 @pytest.mark.parametrize("text", ["c / t", "log(t)", "rsqrt(t)", "t^c", "c / n"])
 def test_underflow_at_an_open_bound_makes_no_nan(text: str) -> None:
     assert torch.isfinite(value(text, torch.float32, c=1.0, t=0.0, n=-0.0)).all()
+
+
+@pytest.mark.parametrize("backend", ["step", "chunked"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradient_of_a_square_root_is_finite_at_zero(backend: str, dtype: torch.dtype) -> None:
+    rule = stateir.parse(f"{DECLARED}let r = sqrt(k @ k)\nupdate S += outer(r * q, v)\nread o = q @ S\n")
+    tensors = {n: x.to(dtype) for n, x in sample_arguments(rule, B=1, T=5, H=1, K=4, V=3, seed=1).items()}
+    tensors["k"][:, 2] = 0
+    k = tensors["k"].requires_grad_()
+    o, _ = stateir.compile(rule, backend)(**tensors)
+    o.sum().backward()
+    assert torch.isfinite(o).all() and k.grad is not None
+    assert torch.isfinite(k.grad).all() and (k.grad[:, 2] == 0).all() and (k.grad[:, 1] != 0).all()
+
+
+@pytest.mark.parametrize("backend", ["step", "chunked"])
+def test_a_quotient_of_gates_that_both_underflow_is_no_nan(backend: str) -> None:
+    text = "rule r\ninput q: key, k: key, v: value, a: scalar in [-200, 0], b: scalar in [-200, 0]\n"
+    rule = stateir.parse(f"{text}let c = exp(a) / exp(b)\nupdate S += outer(min(c, 1) * k, v)\nread o = q @ S\n")
+    tensors = {n: x.float() for n, x in sample_arguments(rule, B=1, T=5, H=1, K=4, V=3, seed=1).items()}
+    tensors |= {n: torch.full((1, 5, 1), -150.0) for n in "ab"}
+    assert torch.isfinite(stateir.compile(rule, backend)(**tensors)[0]).all()
 
 
 def test_unit_of_zero_is_zero_with_a_finite_gradient() -> None:
