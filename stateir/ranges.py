@@ -124,7 +124,7 @@ class Ranges:
         return False
 
     def needs_clamp(self, e: Expr) -> bool:
-        Generated code clamps such an operand at the smallest normal number, so that underflow makes no NaN. A bound below it
+        """Whether e (a division, log, sqrt, rsqrt or power) has no value or no derivative where its operand underflows.
 
         Generated code clamps such an operand at the smallest normal number, so that underflow makes no NaN. An operand
         underflows if its range excludes 0 but reaches numbers below those of float32; under sqrt, which has a value
