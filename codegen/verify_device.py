@@ -34,6 +34,14 @@ FLOOR = 1e-2
 SIZES = {"K": 48, "V": 80}
 
 
+def check_device(device: str) -> None:
+    """ValueError if PyTorch has no such device here."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"{device}: {str(error).splitlines()[0]}") from error
+
+
 def verify_on(rule: Rule, device: str, seed: int = 0) -> list[Check]:
     """Outputs, states and each gradient by itself: ordinary arguments, ends of the ranges, keys that nearly repeat."""
     op, reference = compile(rule), compile(rule, "step")

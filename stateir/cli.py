@@ -206,15 +206,6 @@ def prove(
         raise typer.Exit(1)
 
 
-def _need_device(device: str) -> None:
-    import torch
-
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise typer.BadParameter(f"{device}: {str(error).splitlines()[0]}", param_hint="--device") from error
-
-
 @app.command()
 def verify(
     rules: RuleNames = None,
@@ -230,11 +221,13 @@ def verify(
     from dataclasses import asdict
 
     from .codegen.verify import verify as measure
-    from .codegen.verify_device import verify_on
+    from .codegen.verify_device import check_device, verify_on
     from .screen import checks_of_one, checks_of_several
 
-    if device != "cpu":
-        _need_device(device)
+    try:
+        check_device(device)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--device") from error
 
     names = _names(rules, all_)
     width = max(len(n) for n in names)
