@@ -48,6 +48,12 @@ class Operator:
     """
 
     def __init__(self, rule: Rule, backend: str = "auto", *, chunk_size: int | None = None) -> None:
+        given: object = rule
+        if not isinstance(given, Rule):
+            hint = "; stateir.load(name) or stateir.parse(text) makes one" if isinstance(given, str) else ""
+            raise TypeError(f"rule: expected a Rule, got {type(given).__name__}{hint}")
+        if chunk_size is not None and (isinstance(chunk_size, bool) or not isinstance(chunk_size, int)):
+            raise TypeError(f"{rule.name}: chunk_size: expected a whole number, got {type(chunk_size).__name__}")
         self.rule = rule
         self.backend = backend
         self.chunk_size = chunk_size

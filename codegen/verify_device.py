@@ -31,7 +31,7 @@ REPEATED = 2.0
 # A result whose rms is below this is mostly what cancels or underflows; its error is taken relative to this.
 FLOOR = 1e-2
 
-SIZES = {"K": 48, "V": 80}
+K, V = 48, 80
 
 
 def check_device(device: str) -> None:
@@ -55,9 +55,9 @@ def verify_on(rule: Rule, device: str, seed: int = 0) -> list[Check]:
 
 
 def _cases(reference: Operator, seed: int) -> Iterator[tuple[str, Call, float]]:
-    yield "ordinary", make_call(reference, 150, seed, **SIZES), 1.0
-    yield "ends of ranges", make_call(reference, 70, seed, ends=1.0, resets=True, **SIZES), 1.0
-    call = make_call(reference, 70, seed, **SIZES)
+    yield "ordinary", make_call(reference, 150, seed, K=K, V=V), 1.0
+    yield "ends of ranges", make_call(reference, 70, seed, ends=1.0, resets=True, K=K, V=V), 1.0
+    call = make_call(reference, 70, seed, K=K, V=V)
     arguments = dict(call.arguments)
     for x in reference.rule.inputs:
         if x.unit and x.axis is Axis.KEY:

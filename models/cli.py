@@ -64,7 +64,9 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder's checkpoint.")] = False,
 ) -> None:  # fmt: skip
     """Train a model of one rule on the overwriting task (--overwrites 0: the plain one) and print its accuracy."""
-    from .train import TrainConfig
+    from stateir.codegen.verify_device import check_device
+
+    from .train import TrainConfig, load_rule
     from .zoo import ModelConfig
 
     task = _task(length, pairs, vocab, overwrites, num_queries, a, filler)
@@ -76,8 +78,13 @@ def train(
             ),
             steps=steps, batch=batch, lr=lr, warmup=steps // 10, scalar_lr=scalar_lr, seed=seed, stop_at=stop_at,
         )  # fmt: skip
+        if resume and (out is None or not (out / "checkpoint.safetensors").exists()):
+            where = "needs --out" if out is None else f"finds no checkpoint.safetensors in {out}"
+            raise ValueError(f"--resume {where}")
+        check_device(device)
+        load_rule(config.model)
         result = _with_progress(config, out, device, resume)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise _refusal(error) from None
     print(f"{rule}: accuracy {result.final:.3f} (best {result.best:.3f}) after {result.steps} steps")
     print(describe(config))
@@ -85,7 +92,9 @@ def train(
 
 @app.command("eval")
 def eval_(
-    checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", exists=True, help="A checkpoint.safetensors.")],
+    checkpoint: Annotated[
+        Path, typer.Argument(metavar="CHECKPOINT", exists=True, dir_okay=False, help="A checkpoint.safetensors.")
+    ],
     rows: Annotated[int, typer.Option(help="Held-out rows.")] = 1024,
     seed: Annotated[
         int | None, typer.Option(help="Seed of the rows; the run's where none.", show_default=False)
@@ -143,7 +152,7 @@ def _task(
         raise _refusal(error) from None
 
 
-def _refusal(error: ValueError) -> typer.Exit:
+def _refusal(error: ValueError | OSError) -> typer.Exit:
     typer.echo(f"error: {error}", err=True)
     return typer.Exit(1)
 

@@ -5,7 +5,6 @@ None stands for zero in sums and for one in products, as the nodes of the normal
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from .ir import NOWHERE, Axis, Bin, Call, Contract, Expr, Neg, Num, Ref, Span, children, rebuild
@@ -113,10 +112,6 @@ def call(fn: str, *args: Expr) -> Expr:
 def exp(x: Expr | None) -> Expr | None:
     """exp(x), one for a log decay that is not there."""
     return None if x is None else call("exp", x)
-
-
-def log_of_num(value: float) -> Expr:
-    return Num(math.log(value))
 
 
 def inline(e: Expr, lets: Mapping[str, Expr]) -> Expr:

@@ -96,22 +96,29 @@ def _call(fn: str, args: list[Any]) -> Any:
     raise ValueError(f"no function {fn}")
 
 
-def token(rule: Rule, given: Values, S: Any, dims: Mapping[Axis, int]) -> tuple[Any, dict[str, Any]]:
-    """(o, every state after the token) by the rule's lines. `given` has all names but S, by (name, index)."""
-    names: dict[tuple[str, int | None, int], Any] = {(n, i, 0): v for (n, i), v in given.items()}
+Names = dict[tuple[str, int | None, int], Any]
+
+
+def run_lines(rule: Rule, given: Values, S: Any, dims: Mapping[Axis, int]) -> Names:
+    """The value of every name, and every version of every state, by the rule's lines; the read is ("", None, 0)."""
+    names: Names = {(n, i, 0): v for (n, i), v in given.items()}
     names["S", None, 0] = S
     counts = {s.name: 0 for s in rule.states}
-    o: Any = None
     for line in rule.lines:
         value = evaluate(line.value, names, dims)
         if isinstance(line, Update):
             counts[line.state] += 1
             names[line.state, None, counts[line.state]] = value
-        elif isinstance(line, Read):
-            o = value
         else:
-            names[line.name, None, 0] = value
-    return o, {name: names[name, None, count] for name, count in counts.items()}
+            names["" if isinstance(line, Read) else line.name, None, 0] = value
+    return names
+
+
+def token(rule: Rule, given: Values, S: Any, dims: Mapping[Axis, int]) -> tuple[Any, dict[str, Any]]:
+    """(o, every state after the token) by the rule's lines. `given` has all names but S, by (name, index)."""
+    names = run_lines(rule, given, S, dims)
+    last = {s.name: sum(isinstance(x, Update) and x.state == s.name for x in rule.lines) for s in rule.states}
+    return names["", None, 0], {name: names[name, None, count] for name, count in last.items()}
 
 
 def draw(rule: Rule, rng: np.random.Generator, dims: Mapping[Axis, int], ends: bool = False) -> Values:

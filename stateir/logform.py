@@ -6,7 +6,6 @@ exp(-900) keeps its log although it underflows as a number. Anything else is flo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from .build import call, is_num, mul, neg, plus
@@ -31,7 +30,7 @@ def _log(a: Expr, lets: Mapping[str, Expr], ranges: Ranges) -> Expr:
 
     match a:
         case Num(value) if value > 0:
-            return Num(math.log(value), a.span)
+            return Num(0.0) if value == 1 else call("log", a)
         case Call("exp", (x,)):
             return x
         case Call("sigmoid"):

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .evaluate import Values, draw, evaluate, past, token
+from .evaluate import Values, draw, evaluate, past, run_lines, token
 from .ir import Axis, Expr, Prev, Ref, Rule, Update, walk
 from .proofs import Token, key_dimension
 from .symbolic import Algebra, Entries, with_algebra
@@ -177,7 +177,7 @@ def _equal(algebra: Algebra, a: Rule, b: Rule, replace: Mapping[Name, Expr], sta
     token_a = _Replaced(algebra, a, token_b, b, replace)
     theirs = _declared(b)
     for rule, names in ((b, token_b), (a, token_a)):
-        for x in (*rule.inputs, *rule.params):
+        for x in rule.arguments:
             for index in [None] if x.size is None else range(x.size):
                 own = (x.name, index)
                 if x.unit and (rule is b or (_counterpart(own, theirs) is None and _replacement(own, replace) is None)):
@@ -200,7 +200,7 @@ def _search(
         given_b = {name: np.round(v, 3) for name, v in draw(b, rng, dims).items()}
         given_a = {name: np.round(v, 3) for name, v in draw(a, rng, dims).items()}
         S = np.round(rng.standard_normal((keys, 1)), 3)
-        free = _fill(a, b, given_a, given_b, replace, dims)
+        free = _fill(a, b, given_a, given_b, S, replace, dims)
         o_b, S_b = token(b, given_b, S, dims)
         o_a, S_a = token(a, given_a, S, dims)
         pairs: list[tuple[str, Any, Any]] = [(_where(name), x, S_b[name]) for name, x in S_a.items()]
@@ -222,12 +222,10 @@ def _label(name: Name) -> str:
 
 
 def _fill(
-    a: Rule, b: Rule, given_a: Values, given_b: Values, replace: Mapping[Name, Expr], dims: Mapping[Axis, int]
+    a: Rule, b: Rule, given_a: Values, given_b: Values, S: Any, replace: Mapping[Name, Expr], dims: Mapping[Axis, int]
 ) -> Values:
     """Overwrite A's values by their replacements and by B's names; returns A's free ones."""
-    names = {(n, i, 0): v for (n, i), v in given_b.items()}
-    for let, value in b.lets.items():
-        names[let, None, 0] = evaluate(value, names, dims)
+    names = run_lines(b, given_b, S, dims)
     theirs, free = _declared(b), {}
     for own, axis in _declared(a).items():
         if own == ("S", None):
@@ -246,8 +244,7 @@ def _fill(
             if isinstance(e, Prev):
                 theirs_e = _earlier(e, replace, theirs)
                 label = (past(theirs_e), theirs_e.of.index)
-                value = given_b.setdefault(label, given_a[past(e), e.of.index])
-                given_a[past(e), e.of.index] = (
-                    value if e.axis is Axis.SCALAR else np.broadcast_to(value, (dims[e.axis],))
-                )
+                before: Any = given_b.setdefault(label, given_a[past(e), e.of.index])
+                wide = before if e.axis is Axis.SCALAR else np.broadcast_to(before, (dims[e.axis],))
+                given_a[past(e), e.of.index] = wide
     return free

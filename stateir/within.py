@@ -31,5 +31,8 @@ def replacements(given: Iterable[str], rule: Rule) -> dict[tuple[str, int | None
         if found is None:
             raise ValueError(f"`{item}` is not of the form name=expression")
         name, index, text = found.groups()
-        out[name, None if index is None else int(index)] = expression(text, rule)
+        key = (name, None if index is None else int(index))
+        if key in out:
+            raise ValueError(f"`{item.split('=')[0].strip()}` is given twice")
+        out[key] = expression(text, rule)
     return out

@@ -347,3 +347,14 @@ def test_names_of_the_call_itself_are_refused(kind: str, name: str) -> None:
     )
     with pytest.raises(BackendError, match=f"{kind} can be called '{name}'"):
         stateir.compile(rule)
+
+
+@pytest.mark.parametrize(("rule", "options", "message"), [
+    ("gdn2", {}, "rule: expected a Rule, got str"),
+    (None, {}, "rule: expected a Rule, got NoneType"),
+    (stateir.load("delta"), {"chunk_size": "64"}, "chunk_size: expected a whole number, got str"),
+    (stateir.load("delta"), {"chunk_size": 16.0}, "chunk_size: expected a whole number, got float"),
+])  # fmt: skip
+def test_compile_checks_its_own_arguments(rule: object, options: dict[str, object], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        stateir.compile(rule, **options)  # type: ignore[arg-type]

@@ -101,11 +101,14 @@ def test_a_false_stability_is_not_proved(name: str) -> None:
     assert [fact.status != "proved" for fact in stability(form)] == [True, True]
 
 
-def test_a_decay_from_a_minimum_is_proved() -> None:
+@pytest.mark.parametrize(
+    "decay", ["min(h, 1)", "0.9", "2", "min(exp(-h), 0.5)", "max(sigmoid(h), 0.1)", "sqrt(h)", "(1 - h / 4)"]
+)
+def test_a_decay_of_any_form_is_proved(decay: str) -> None:
     from stateir.core import core
     from stateir.proofs import prove_rule
 
-    text = UNIT + "input h: scalar in [0, 2]\nupdate S = min(h, 1) * S + outer(k, v)\nread o = q @ S\n"
+    text = UNIT + f"input h: scalar in [0, 2]\nupdate S = {decay} * S + outer(k, v)\nread o = q @ S\n"
     form = normal_form(stateir.parse(text))
     assert form is not None and all(p.holds for p in prove_rule(form, core(form)))
 
@@ -117,3 +120,12 @@ def test_a_rotation_by_a_scalar_angle_is_proved() -> None:
     text = UNIT + "input th: scalar\nupdate S += outer(rotate(k, th), v)\nread o = rotate(q, th) @ S\n"
     form = normal_form(stateir.parse(text))
     assert form is not None and all(p.holds for p in prove_rule(form, core(form)))
+
+
+def test_a_name_given_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="given twice"):
+        replacements(["lam=1", "lam=0"], stateir.load("gdn2"))
+
+
+def test_a_rule_with_two_matrices_can_be_compared() -> None:
+    assert prove(stateir.load("qed"), stateir.load("titans_linear")).equal is not True

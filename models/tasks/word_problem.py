@@ -86,7 +86,8 @@ def _table(group: str) -> Ids:
     """[g, x]: the id of g after x."""
     if group[0] == "z":
         n = int(group[1:])
-        return np.add.outer(np.arange(n), np.arange(n)) % n
+        table: Ids = np.add.outer(np.arange(n), np.arange(n)) % n
+        return table
     elements = _permutations(group)
     place = {p: i for i, p in enumerate(elements)}
     return np.array([[place[tuple(g[image] for image in x)] for x in elements] for g in elements])
