@@ -297,7 +297,7 @@ def test_planted_bug_shows(bug: str) -> None:
 
 @pytest.mark.slow
 def test_speed() -> None:
-    """Against a good loop over tokens (fp32, two threads): 5.7 forward and 10 with backward when measured; a guard below.
+    """Against a good loop over tokens (fp32, two threads): 5.7 forward and 10 with backward measured; a guard below.
 
     The aim is 6 and 20.
     """
