@@ -43,3 +43,10 @@ def test_every_command_that_a_page_names_exists() -> None:
     named |= {*re.findall(r"^stateir (\w+)", fenced, re.MULTILINE)}
     assert len(named) > 3
     assert named - commands == set()
+
+
+def test_the_catalogue_is_fresh() -> None:
+    """docs/rules.md is what docs/generate.py makes of the rule files, and every reduction of it is proved."""
+    script = Path(__file__).parent.parent / "docs" / "generate.py"
+    done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
