@@ -54,6 +54,7 @@ def scan_parts(shape: Shape) -> list[str]:
     sizes = (
         f"CHUNK = {chunk_size(tiles)}  # tokens of a chunk\nCOLUMNS = {columns(tiles)}  # of a tile, half in float32"
     )
+    sizes += '\nSTAGES = {}\nWARPS = {"intra": 4, "keys": 4, "values": 4, "scan": 4, "reverse_scan": 4, "couplings_grad": 4, "local_grad": 4}'
     return [sizes, *device_functions(tiles), *kernels.sources, *host_source(tiles, kernels)]
 
 
