@@ -7,8 +7,6 @@ The kernels see rows, each of which reads the state before its token, and chunks
 1 pure write(s) a token: S += outer(w, yw).
 """
 
-import math
-
 import torch
 import triton
 import triton.language as tl
@@ -64,6 +62,41 @@ def _matrix_t(x, number, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 def _dot(a, b):
     """A product summed in float32: of bfloat16 tiles as they are, of float32 tiles as three TF32 products."""
     return tl.dot(a, b, input_precision="tf32x3")
+
+
+@triton.jit
+def _load_scalar(x, row, live):
+    """One number for each row, as a column."""
+    return tl.load(x + row, mask=live, other=0.0).to(tl.float32)[:, None]
+
+
+@triton.jit
+def _store_scalar(x, row, live, column):
+    tl.store(x + row[:, None], column, mask=live[:, None])
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def epilogue(reads_in, o_out, T, H, K: tl.constexpr, V: tl.constexpr, VP: tl.constexpr, ROWS: tl.constexpr):
+    """The output, from what the scan has read."""
+    pid = tl.program_id(0).to(tl.int64)
+    row = pid * ROWS + tl.arange(0, ROWS)
+    live = row < T * H
+    dim_k = tl.full([1, 1], K, tl.float32)
+    col_v = tl.arange(0, VP)
+    reads = _load(reads_in, row, live, col_v, V).to(tl.float32)
+    _store(o_out, row, live, col_v, V, 1.0 / tl.sqrt(dim_k) * reads)
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def epilogue_grad(do_in, dreads_out, T, H, K: tl.constexpr, V: tl.constexpr, VP: tl.constexpr, ROWS: tl.constexpr):
+    """The gradient of what the scan has read."""
+    pid = tl.program_id(0).to(tl.int64)
+    row = pid * ROWS + tl.arange(0, ROWS)
+    live = row < T * H
+    dim_k = tl.full([1, 1], K, tl.float32)
+    col_v = tl.arange(0, VP)
+    do = _load(do_in, row, live, col_v, V).to(tl.float32)
+    _store(dreads_out, row, live, col_v, V, do * (1.0 / tl.sqrt(dim_k)))
 
 
 @triton.jit(do_not_specialize=["T", "H"])
@@ -240,12 +273,6 @@ def decode(q, w, yw, before, o, after, T, H, K: tl.constexpr, V: tl.constexpr, K
     tl.store(after + at_state, new, mask=in_state)
 
 
-def _pack(rows: list[Tensor], dtype: torch.dtype) -> Tensor:
-    """The rows of a token beside each other: [B, T, H, rows, ...]."""
-    x = torch.stack(rows, 3) if len(rows) > 1 else rows[0].unsqueeze(3)
-    return x.to(dtype).contiguous()
-
-
 def _blocks(K: int, V: int, dtype: torch.dtype) -> tuple[int, int, int, int, int]:
     """Tile sizes, powers of two from 16: K in full, a block of K, a block of V, the scans' block of V.
 
@@ -258,76 +285,54 @@ def _blocks(K: int, V: int, dtype: torch.dtype) -> tuple[int, int, int, int, int
     return KP, min(KP, block), min(VP, block), min(VP, 16 if narrow else 32), 1 if wide or KP > 128 else 3
 
 
-class _Scan(torch.autograd.Function):
-    """The chunked scan on packed rows; its gradients are not differentiable again."""
-
-    @staticmethod
-    def forward(ctx, w: Tensor, yw: Tensor, q: Tensor, initial: Tensor, save: bool) -> tuple[Tensor, Tensor]:
-        B, T, H, _, K = w.shape
-        V = initial.shape[-1]
-        chunks = triton.cdiv(T, CHUNK)
-        KP, BK, BV, BLOCK, stages = _blocks(K, V, w.dtype)
-        n = w.new_empty(B * H * chunks, CHUNK, CHUNK)
-        o = initial.new_empty(B, T, H, 1, V)
-        states = w.new_empty(B * H * chunks if save else 0, V, K)
-        final = torch.empty_like(initial)
-        with torch.cuda.device_of(w):
-            intra[(B * H * chunks,)](q, w, n, T, H, K=K, BK=BK, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, num_stages=1)
-            scan[(B * H, triton.cdiv(V, BLOCK))](
-                w, yw, q, n, initial, o, states, final, T, H, K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, SAVE=save,
-                num_stages=stages,
-            )
-        ctx.save_for_backward(w, yw, q, n, states)
-        return o, final
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, do: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
-        (w, yw, q, n, states) = ctx.saved_tensors
-        B, T, H, _, K = w.shape
-        V = dfinal.shape[-1]
-        chunks = triton.cdiv(T, CHUNK)
-        KP, BK, BV, BLOCK, stages = _blocks(K, V, w.dtype)
-        do, dfinal = do.contiguous(), dfinal.contiguous()
-        dyw = torch.empty_like(yw)
-        dstates, dinitial = torch.empty_like(states), torch.empty_like(dfinal)
-        dn = w.new_empty(B * H * chunks, CHUNK, CHUNK)
-        dq = torch.empty_like(q)
-        dw = torch.empty_like(w)
-        with torch.cuda.device_of(w):
-            reverse_scan[(B * H, triton.cdiv(V, BLOCK))](
-                w, q, do, n, dfinal, dyw, dstates, dinitial, T, H, K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK,
-                num_stages=stages,
-            )
-            couplings_grad[(B * H * chunks,)](do, yw, dn, T, H, V=V, BV=BV, C=CHUNK, num_stages=1)
-            local_grad[(B * H * chunks, triton.cdiv(K, BK))](
-                q, w, do, yw, dn, states, dstates, dq, dw, T, H, K=K, V=V, BK=BK, BV=BV, C=CHUNK,
-                LEVELS=CHUNK.bit_length() - 1, num_stages=1,
-            )
-        return dw, dyw, dq, dinitial, None
+def _scan_forward(
+    w: Tensor, yw: Tensor, q: Tensor, initial: Tensor, save: bool, dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """The reads [B, T, H, reads, V] in dtype, the last state, and what the backward pass needs if `save`."""
+    B, T, H, _, K = w.shape
+    V = initial.shape[-1]
+    chunks = triton.cdiv(T, CHUNK)
+    KP, BK, BV, BLOCK, stages = _blocks(K, V, w.dtype)
+    n = w.new_empty(B * H * chunks, CHUNK, CHUNK)
+    o = initial.new_empty(B, T, H, 1, V, dtype=dtype)
+    states = w.new_empty(B * H * chunks if save else 0, V, K)
+    final = torch.empty_like(initial)
+    with torch.cuda.device_of(w):
+        intra[(B * H * chunks,)](q, w, n, T, H, K=K, BK=BK, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, num_stages=1)
+        scan[(B * H, triton.cdiv(V, BLOCK))](
+            w, yw, q, n, initial, o, states, final, T, H, K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, SAVE=save,
+            num_stages=stages,
+        )
+    return o, final, (w, yw, q, n, states)
 
 
-def _scan(t: dict[str, Tensor], S: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The reads [B, T, H, reads, V] and the state after the sequence, in float32.
+def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor) -> tuple[Tensor, ...]:
+    """The gradients of the packed rows, in their order, and of the first state."""
+    (w, yw, q, n, states) = saved
+    B, T, H, _, K = w.shape
+    V = dfinal.shape[-1]
+    chunks = triton.cdiv(T, CHUNK)
+    KP, BK, BV, BLOCK, stages = _blocks(K, V, w.dtype)
+    do, dfinal = do.contiguous(), dfinal.contiguous()
+    dyw = torch.empty_like(yw)
+    dstates, dinitial = torch.empty_like(states), torch.empty_like(dfinal)
+    dn = w.new_empty(B * H * chunks, CHUNK, CHUNK)
+    dq = torch.empty_like(q)
+    dw = torch.empty_like(w)
+    with torch.cuda.device_of(w):
+        reverse_scan[(B * H, triton.cdiv(V, BLOCK))](
+            w, q, do, n, dfinal, dyw, dstates, dinitial, T, H, K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, num_stages=stages,
+        )
+        couplings_grad[(B * H * chunks,)](do, yw, dn, T, H, V=V, BV=BV, C=CHUNK, num_stages=1)
+        local_grad[(B * H * chunks, triton.cdiv(K, BK))](
+            q, w, do, yw, dn, states, dstates, dq, dw, T, H, K=K, V=V, BK=BK, BV=BV, C=CHUNK,
+            LEVELS=CHUNK.bit_length() - 1, num_stages=1,
+        )
+    return dw, dyw, dq, dinitial
 
-    bfloat16 inputs are multiplied as such, all others as float32; sums and the state are float32.
-    """
-    tile = torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
-    w = _pack([t["p0"]], tile)
-    yw = _pack([t["y0"]], tile)
-    q = _pack([t["q0"]], tile)
-    S = S.float().contiguous()
-    save = torch.is_grad_enabled() and any(x.requires_grad for x in (w, yw, q, S))
-    return _Scan.apply(w, yw, q, S, save)
 
-
-def _token(t: dict[str, Tensor], S: Tensor) -> tuple[Tensor, Tensor]:
-    """The reads [B, 1, H, reads, V] of one token and the state after it, in float32; S is left as it is."""
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (S, *t.values())):
-        raise RuntimeError("decode has no gradient: call it under torch.no_grad()")
-    w = _pack([t["p0"]], torch.float32)
-    yw = _pack([t["y0"]], torch.float32)
-    q = _pack([t["q0"]], torch.float32)
+def _decode(w: Tensor, yw: Tensor, q: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
+    """The reads [B, 1, H, reads, V] of one token and the state after it, in float32, from its rows in float32."""
     before = S.float().contiguous()
     B, T, H, _, K = w.shape
     V = S.shape[-1]
@@ -339,18 +344,6 @@ def _token(t: dict[str, Tensor], S: Tensor) -> tuple[Tensor, Tensor]:
     return o, after
 
 
-def prologue(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
-    """What the tokens of additive need beside S, for all tokens at once."""
-    B, T, H = q.shape[:3]
-    K = q.shape[-1]
-    return {
-        "p0": k,
-        "y0": v,
-        "q0": q,
-        "f0": q.new_full((B, T, H), 1 / math.sqrt(K)),
-    }
-
-
 def start(
     B: int, H: int, K: int, V: int, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
 ) -> Tensor:
@@ -358,26 +351,93 @@ def start(
     return torch.zeros(B, H, K, V, dtype=dtype, device=device)
 
 
+ELEMENTS = 1024  # of a tile of the prologue
+
+
+def _row(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """An input as the one row of its tokens, [B, T, H, 1, ...]: itself, where it has the dtype."""
+    return x.unsqueeze(3).to(dtype).contiguous()
+
+
+def _rows(*sizes: int) -> int:
+    """Rows of a program that computes the prologue, so that its widest tile has ELEMENTS numbers."""
+    return max(1, ELEMENTS // triton.next_power_of_2(max(sizes)))
+
+
+def _prologue(q: Tensor, k: Tensor, v: Tensor, tile: torch.dtype) -> tuple[Tensor, ...]:
+    """The rows that the scan takes, of contiguous inputs."""
+    B, T, H = q.shape[:3]
+    K = q.shape[-1]
+    V = v.shape[-1]
+    w_row = _row(k, tile)
+    yw_row = _row(v, tile)
+    q_row = _row(q, tile)
+    return w_row, yw_row, q_row
+
+
+def _epilogue(reads: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The output, of contiguous inputs."""
+    B, T, H = q.shape[:3]
+    K = q.shape[-1]
+    V = v.shape[-1]
+    o = v.new_empty(B, T, H, V)
+    R = _rows(K, V)
+    with torch.cuda.device_of(q):
+        epilogue[(triton.cdiv(B * T * H, R),)](reads, o, B * T, H, K=K, V=V, VP=triton.next_power_of_2(V), ROWS=R)
+    return o
+
+
+class _Run(torch.autograd.Function):
+    """Rows, scan and output of sequences; its gradients are not differentiable again."""
+
+    @staticmethod
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, state: Tensor, save: bool) -> tuple[Tensor, Tensor]:
+        q, k, v = (x.contiguous() for x in (q, k, v))
+        tile = torch.bfloat16 if v.dtype == torch.bfloat16 else torch.float32
+        rows = _prologue(q, k, v, tile)
+        reads, final, saved = _scan_forward(*rows, state, save, torch.float32)
+        ctx.save_for_backward(q, k, v, *saved)
+        return _epilogue(reads, q, k, v), final
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, do: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
+        (q, k, v, *saved) = ctx.saved_tensors
+        B, T, H = q.shape[:3]
+        K = q.shape[-1]
+        V = v.shape[-1]
+        do = do.contiguous()
+        dreads = do.new_empty(B, T, H, 1, V, dtype=torch.bfloat16 if v.dtype == torch.bfloat16 else torch.float32)
+        R = _rows(K, V)
+        with torch.cuda.device_of(q):
+            epilogue_grad[(triton.cdiv(B * T * H, R),)](
+                do, dreads, B * T, H, K=K, V=V, VP=triton.next_power_of_2(V), ROWS=R,
+            )
+        (dw_row, dyw_row, dq_row, dinitial) = _scan_backward(saved, dreads, dfinal)
+        return (
+            dq_row.squeeze(3).to(q.dtype), dw_row.squeeze(3).to(k.dtype), dyw_row.squeeze(3).to(v.dtype), dinitial,
+            None,
+        )
+
+
 def run(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """A sequence: inputs [B, T, H, ...], params [H, ...]; the output [B, T, H, V] and the state after it."""
-    dtype = v.dtype
-    q, k, v = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (q, k, v))
     B, T, H = q.shape[:3]
     K = q.shape[-1]
     V = v.shape[-1]
     if state is None:
-        state = start(B, H, K, V, q.dtype, q.device)
-    tensors = prologue(q, k, v)
-    reads, state = _scan(tensors, state, dtype)
-    o = tensors["f0"][..., None] * reads[..., 0, :]
-    return o.to(dtype), state
+        state = start(B, H, K, V, torch.float32, q.device)
+    state = state.float().contiguous()
+    save = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, state))
+    o, state = _Run.apply(q, k, v, state, save)
+    return o, state
 
 
 def step(state: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """One token, without gradients: inputs [B, H, ...]; the output [B, H, V] (float32) and the state after."""
-    q, k, v = (x.float() for x in (q, k, v))
-    q, k, v = (x.unsqueeze(1) for x in (q, k, v))
-    tensors = prologue(q, k, v)
-    reads, state = _token(tensors, state)
-    o = tensors["f0"][..., None] * reads[..., 0, :]
-    return o.squeeze(1), state
+    """One token, without gradients: inputs [B, H, ...]; the output [B, H, V] and the state after."""
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (state, q, k, v)):
+        raise RuntimeError("decode has no gradient: call it under torch.no_grad()")
+    q, k, v = (x.unsqueeze(1).contiguous() for x in (q, k, v))
+    rows = _prologue(q, k, v, torch.float32)
+    reads, state = _decode(*rows, state)
+    return _epilogue(reads, q, k, v).squeeze(1), state
