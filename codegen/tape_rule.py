@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from stateir.ir import Axis, Input, Let, Line, Param, Prev, Ref, Rule, walk
+from stateir.ir import Axis, Expr, Input, Let, Line, Param, Prev, Ref, Rule, walk
 from stateir.normal import Core
 
 from .carried import carries_s_alone
@@ -55,7 +55,8 @@ class Given:
 class RuleTape:
     """`packed` has the entries of each packed tensor's members, None where a row has no value.
 
-    `output` is the entry of the output, made of the leaves `reads`; `lets` and `rows` name entries.
+    `output` is the entry of the output, made of the leaves `reads`. It is the one read times `scale` (None: as it is)
+    where the rule is `direct`, so that the scan writes it. `lets` and `rows` name entries.
     """
 
     rule: Rule
@@ -63,6 +64,8 @@ class RuleTape:
     packed: dict[str, tuple[int | None, ...]]
     output: int
     reads: tuple[int, ...]
+    direct: bool
+    scale: Expr | None
     lets: dict[int, str]
     rows: dict[int, str]
     sections: tuple[Section, ...]
@@ -75,11 +78,6 @@ class RuleTape:
         if entry.op != "leaf" or entry.level is not Level.TOKEN or self.argument(entry.data[0]).size is not None:  # type: ignore[index]
             return None
         return str(entry.data[0])  # type: ignore[index]
-
-    @property
-    def direct(self) -> bool:
-        """Whether the output is what the scan reads, as it is."""
-        return self.reads == (self.output,)
 
     def argument(self, name: str) -> Input | Param:
         return next(d for d in self.rule.arguments if d.name == name)
@@ -107,7 +105,7 @@ class RuleTape:
     def gradients(self) -> dict[str, tuple[int | None, ...]]:
         """The cotangents of every argument, one for each element of an array; None for what nothing depends on."""
         tape = self.tape
-        cotangents: dict[int, list[int]] = {self.output: [self._output_cotangent]}
+        cotangents: dict[int, list[int]] = {} if self.direct else {self.output: [self._output_cotangent]}
         for name, members in self.packed.items():
             for i, entry in enumerate(members):
                 if entry is not None:
@@ -143,7 +141,7 @@ def tape_of(rule: Rule, core: Core, tiles: Tiles) -> RuleTape:
     tensors: dict[str, int] = {}
     for key, (e, axis) in wanted.items():
         entry = tape.spread(lowering.lower(e), axis)
-        if key == "g":
+        if key == "g" and tape[entry].op != "leaf":  # of an input as it is, the kernels bound what they load
             entry = tape.op("at_least", entry, tape.number(LOWEST_LOG_DECAY))
         tensors[key] = entry
         rows.setdefault(entry, key)
@@ -158,4 +156,7 @@ def tape_of(rule: Rule, core: Core, tiles: Tiles) -> RuleTape:
     members = {
         name: tuple(tensors[key] if key else None for key in keys) for name, keys in packed(tiles).items()
     }  # fmt: skip
-    return RuleTape(rule, tape, members, output, reads, lets, rows, tuple(sections))
+    constant = "f0" not in tensors or tape[tensors["f0"]].level is Level.CONSTANT
+    direct = len(reads) == 1 and "rest" not in tensors and constant
+    scale = core.reads[0].factor if direct else None
+    return RuleTape(rule, tape, members, output, reads, direct, scale, lets, rows, tuple(sections))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from stateir.ir import Axis, Rule
 
 from .carried import run_source
-from .expr import Scope, scope_of
+from .expr import Scope, scope_of, torch_text
 from .tape_rule import OUTPUT, READS, RuleTape
 from .text import arguments_of, function, sizes
 from .triton_launch import packed
@@ -55,9 +55,14 @@ class Fused:
         parts += [self._epilogue()] if self.kernels.epilogue else []
         return [ELEMENTS, *parts, self._function(), self._run(), self._step()]
 
-    def _sizes(self) -> list[str]:
-        self.scope.used |= {"H", "K", "V"}
+    def _sizes(self, used: str = "HKV") -> list[str]:
+        self.scope.used = set(used)
         return sizes(self.rule.rule, self.scope, ("B", "T", "H"))
+
+    def _scale_sizes(self) -> list[str]:
+        """The sizes that the constant factor of the output needs."""
+        self.scope.used = set()
+        return sizes(self.rule.rule, self.scope, ("B", "T", "H")) if self._scale else []
 
     def _size(self, name: str) -> str:
         return self.scope.fresh(name)
@@ -83,11 +88,12 @@ class Fused:
 
     def _prologue(self) -> str:
         tile, like = self.own["tile"], self.arguments[0]
-        text = Text()
+        text = Text(1)
         text(*self._sizes())
         for name, row in self.packed.items():
             if source := self.rule.alias(name):
-                text(f"{row} = _row({self.scope.names[source]}, {tile})")
+                input_ = self.scope.names[source]
+                text(f"{row} = _row({input_}, {f'{input_}.dtype' if name == 'g' else tile})")
                 continue
             assert self.kernels.prologue is not None
             target = next(t for t in self.kernels.prologue.targets if t.name == name)
@@ -99,23 +105,24 @@ class Fused:
         text(f"return {', '.join(self.packed.values())}{',' if len(self.packed) == 1 else ''}")
         docstring = "The rows that the scan takes, of contiguous inputs."
         arguments = [*(f"{x}: Tensor" for x in self.arguments), f"{tile}: torch.dtype"]
-        return function("_prologue", arguments, "tuple[Tensor, ...]", docstring, text.lines)
+        return function("_prologue", arguments, "tuple[Tensor, ...]", docstring, _dedented(text))
 
     def _epilogue(self) -> str:
         x = self.kernels.epilogue
         assert x is not None
         reads = self.own["reads"]
-        text = Text()
+        text = Text(1)
         text(*self._sizes())
         B, T, H, V = (self._size(name) for name in "BTHV")
         text(f"{self.output} = {self.value}.new_empty({B}, {T}, {H}, {V})")
         self._launch(text, x, {READS: reads}, [self.output])
         text(f"return {self.output}")
         arguments = [f"{reads}: Tensor", *(f"{x}: Tensor" for x in self.arguments)]
-        return function("_epilogue", arguments, "Tensor", "The output, of contiguous inputs.", text.lines)
+        return function("_epilogue", arguments, "Tensor", "The output, of contiguous inputs.", _dedented(text))
 
-    def _direct(self, reads: str) -> str:
-        return f"{reads}.squeeze(3)"
+    @property
+    def _scale(self) -> str:
+        return "1.0" if self.rule.scale is None else torch_text(self.rule.scale, self.scope)
 
     def _function(self) -> str:
         own, text = self.own, Text()
@@ -143,18 +150,19 @@ class Fused:
 
     def _forward(self, text: Text) -> None:
         own, each = self.own, self.scope.fresh("x")
+        text(*self._scale_sizes())
         text(f"{self._every()} = ({each}.contiguous() for {each} in ({self._every()}))".replace(",) =", ", ="))
         text(f"{own['tile']} = torch.bfloat16 if {self.value}.dtype == torch.bfloat16 else torch.float32")
         text.call(f"{own['rows']} = _prologue", [*self.arguments, own["tile"]])
         dtype = f"{self.value}.dtype" if self.rule.direct else "torch.float32"
         text.call(
             f"{own['reads']}, {own['final']}, {own['saved']} = _scan_forward",
-            [f"*{own['rows']}", own["state"], own["save"], dtype],
+            [f"*{own['rows']}", own["state"], own["save"], dtype, self._scale],
         )
         kept = [*self.arguments, *([own["reads"]] if self._saves_reads() else []), f"*{own['saved']}"]
         text.call("ctx.save_for_backward", kept)
         if self.rule.direct:
-            text(f"return {self._direct(own['reads'])}, {own['final']}")
+            text(f"return {own['reads']}.squeeze(3), {own['final']}")
         else:
             text.call("return _epilogue", [own["reads"], *self.arguments], f", {own['final']}")
 
@@ -171,7 +179,8 @@ class Fused:
             dreads = own["dreads"]
         else:
             dreads = f"{own['do']}.unsqueeze(3)"
-        text.call("", [*self.cotangents.values(), own["dinitial"]], f" = _scan_backward({own['saved']}, {dreads}, {own['dfinal']})")
+        found = ", ".join([*self.cotangents.values(), own["dinitial"]])
+        text.call(f"{found} = _scan_backward", [own["saved"], dreads, own["dfinal"], self._scale])
         results = {d.name: "None" for d in arguments_of(rule.rule)}
         for name in results:
             if source := handed(rule, name):
@@ -226,17 +235,25 @@ class Fused:
         inputs = self.arguments[: len(rule.inputs)]
         tokens = ", ".join(inputs) + ("," if len(inputs) == 1 else "")
         every = ", ".join(self.arguments)
+        output = f"_epilogue({reads}, {every})"
+        if self.rule.direct:
+            output = f"{reads}.squeeze(3)" if self.rule.scale is None else f"({reads}.squeeze(3) * ({self._scale}))"
         body = [
             f"if torch.is_grad_enabled() and any({x}.requires_grad for {x} in ({state}, {every})):",
             '    raise RuntimeError("decode has no gradient: call it under torch.no_grad()")',
             f"{tokens} = ({x}.unsqueeze(1).contiguous() for {x} in ({tokens}))",
+            *self._scale_sizes(),
             f"{rows} = _prologue({every}, torch.float32)",
             f"{reads}, {state} = _decode(*{rows}, {state})",
-            f"return {self._direct(reads) if self.rule.direct else f'_epilogue({reads}, {every})'}.squeeze(1), {state}",
+            f"return {output}.squeeze(1), {state}",
         ]
         docstring = "One token, without gradients: inputs [B, H, ...]; the output [B, H, V] and the state after."
         arguments = [f"{state}: Tensor", *(f"{name}: Tensor" for name in self.arguments)]
         return function("step", arguments, "tuple[Tensor, Tensor]", docstring, body)
+
+
+def _dedented(text: Text) -> list[str]:
+    return [line.removeprefix("    ") for line in text.lines]
 
 
 def fused_sources(rule: RuleTape, tiles: Tiles, kernels: RowKernels) -> list[str]:

@@ -21,7 +21,7 @@ from .triton_text import Kernel, Text, wide
 from .triton_tiles import Group, Tiles
 
 # What a constant of a kernel is called on the host; the scans have their own block of value columns.
-_CONSTANTS = {"C": "CHUNK", "LEVELS": "CHUNK.bit_length() - 1", "SAVE": "save"}
+_CONSTANTS = {"C": "CHUNK", "LEVELS": "CHUNK.bit_length() - 1", "SAVE": "save", "SCALE": "scale"}
 _SCAN_CONSTANTS = _CONSTANTS | {"BV": "BLOCK"}
 
 
@@ -149,18 +149,24 @@ def _saved(tiles: Tiles) -> list[str]:
 
 def _scan_forward(tiles: Tiles, kernels: Kernels) -> str:
     text = Text()
-    arguments = [*(f"{x}: Tensor" for x in packed(tiles)), "initial: Tensor", "save: bool", "dtype: torch.dtype"]
+    arguments = [*(f"{x}: Tensor" for x in packed(tiles)), "initial: Tensor", "save: bool"]
+    arguments += ["dtype: torch.dtype", "scale: float"]
     text.call("def _scan_forward", arguments, " -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:")
     text.depth = 1
-    text('"""The reads [B, T, H, reads, V] in dtype, the last state, and what the backward pass needs if `save`."""')
+    text(
+        '"""The reads [B, T, H, reads, V] in dtype, times scale, and the last state.',
+        "",
+        "Third: what the backward pass needs, if `save`.",
+        '"""',
+    )
     _forward(text, tiles, kernels)
     return str(text)
 
 
 def _scan_backward(tiles: Tiles, kernels: Kernels) -> str:
     text = Text()
-    text.call("def _scan_backward", ["saved: tuple[Tensor, ...]", "do: Tensor", "dfinal: Tensor"],
-              " -> tuple[Tensor, ...]:")  # fmt: skip
+    text.call("def _scan_backward", ["saved: tuple[Tensor, ...]", "do: Tensor", "dfinal: Tensor",
+              "scale: float"], " -> tuple[Tensor, ...]:")  # fmt: skip
     text.depth = 1
     text('"""The gradients of the packed rows, in their order, and of the first state."""')
     _backward(text, tiles, kernels, list(packed(tiles)))
@@ -176,13 +182,13 @@ def _autograd(tiles: Tiles) -> str:
         head = [f"{x}: Tensor" for x in inputs] + ["initial: Tensor", "save: bool"]
         text.call("def forward", ["ctx", *head], " -> tuple[Tensor, Tensor]:")
         text.depth += 1
-        text.call("o, final, saved = _scan_forward", [*inputs, "initial", "save", "torch.float32"])
+        text.call("o, final, saved = _scan_forward", [*inputs, "initial", "save", "torch.float32", "1.0"])
         text("ctx.save_for_backward(*saved)", "return o, final")
         text.depth -= 1
         text("", "@staticmethod", "@torch.autograd.function.once_differentiable")
         text.call("def backward", ["ctx", "do: Tensor", "dfinal: Tensor"], " -> tuple[Tensor | None, ...]:")
         text.depth += 1
-        text("return *_scan_backward(ctx.saved_tensors, do, dfinal), None")
+        text("return *_scan_backward(ctx.saved_tensors, do, dfinal, 1.0), None")
     return str(text)
 
 
@@ -207,7 +213,7 @@ def _forward(text: Text, tiles: Tiles, kernels: Kernels) -> None:
     if tiles.decays:
         text(*(f"{new} = torch.empty_like({old})" for old, new in _decayed(tiles).items()))
         columns = "B * H * chunks, K" if tiles.decay == "key" else "B * H * chunks"
-        text(f"total = g.new_empty({columns})")
+        text(f"total = g.new_empty({columns}, dtype=torch.float32)")
     if tiles.q:
         text(f"o = initial.new_empty(B, T, H, {tiles.q.rows}, V, dtype=dtype)")
     else:
@@ -241,7 +247,8 @@ def _backward(text: Text, tiles: Tiles, kernels: Kernels, inputs: list[str]) -> 
         text(f"dc = dfinal.new_empty(B, T, H, {len(tiles.couplings)})")
     text(*(f"d{x.name} = torch.empty_like({x.name})" for x in tiles.groups))
     if tiles.decays:
-        text(f"dg = g.new_empty(B, T, H, {'K' if tiles.decay == 'key' else 'triton.cdiv(K, BK)'})")
+        partial = "triton.cdiv(K, BK), dtype=torch.float32"
+        text(f"dg = g.new_empty(B, T, H, {'K' if tiles.decay == 'key' else partial})")
     with text.block(f"with torch.cuda.device_of({like}):"):
         _launch(text, kernels.reverse, "(B * H, triton.cdiv(V, BLOCK))", _decayed(tiles), _SCAN_CONSTANTS)
         if kernels.couplings:

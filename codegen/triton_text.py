@@ -210,9 +210,10 @@ def _meet_t(left, right, level):
 _SCALAR = '''
 @triton.jit
 def _log_decay(g, sequence, token, T, H):
-    """Log decays of the chunk's tokens in units of log 2, zero past the end."""
+    """Log decays of the chunk's tokens in units of log 2, zero past the end, and finite: the exponential of -1e4 is 0."""
     row = (sequence // H * T + token) * H + sequence % H
-    return tl.load(g + row, mask=token < T, other=0.0) * 1.4426950408889634
+    log = tl.load(g + row, mask=token < T, other=0.0).to(tl.float32)
+    return tl.maximum(log, -10000.0) * 1.4426950408889634
 
 
 @triton.jit
@@ -265,10 +266,10 @@ def _ahead(x, token, tau):
 _KEY = '''
 @triton.jit
 def _log_decay(g, sequence, token, T, H, col, K: tl.constexpr):
-    """Log decays of the chunk's tokens in units of log 2, zero past the end."""
+    """Log decays of the chunk's tokens in units of log 2, zero past the end, and finite: the exponential of -1e4 is 0."""
     row = (sequence // H * T + token) * H + sequence % H
-    mask = (token < T)[:, None] & (col < K)[None, :]
-    return tl.load(g + row[:, None] * K + col[None, :], mask=mask, other=0.0) * 1.4426950408889634
+    log = _load(g, row, token < T, col, K).to(tl.float32)
+    return tl.maximum(log, -10000.0) * 1.4426950408889634
 
 
 @triton.jit

@@ -7,6 +7,8 @@ The kernels see rows, each of which reads the state before its token, and chunks
 1 pure write(s) a token: S += outer(w, yw).
 """
 
+import math
+
 import torch
 import triton
 import triton.language as tl
@@ -76,30 +78,6 @@ def _store_scalar(x, row, live, column):
 
 
 @triton.jit(do_not_specialize=["T", "H"])
-def epilogue(reads_in, o_out, T, H, K: tl.constexpr, V: tl.constexpr, VP: tl.constexpr, ROWS: tl.constexpr):
-    """The output, from what the scan has read."""
-    pid = tl.program_id(0).to(tl.int64)
-    row = pid * ROWS + tl.arange(0, ROWS)
-    live = row < T * H
-    dim_k = tl.full([1, 1], K, tl.float32)
-    col_v = tl.arange(0, VP)
-    reads = _load(reads_in, row, live, col_v, V).to(tl.float32)
-    _store(o_out, row, live, col_v, V, 1.0 / tl.sqrt(dim_k) * reads)
-
-
-@triton.jit(do_not_specialize=["T", "H"])
-def epilogue_grad(do_in, dreads_out, T, H, K: tl.constexpr, V: tl.constexpr, VP: tl.constexpr, ROWS: tl.constexpr):
-    """The gradient of what the scan has read."""
-    pid = tl.program_id(0).to(tl.int64)
-    row = pid * ROWS + tl.arange(0, ROWS)
-    live = row < T * H
-    dim_k = tl.full([1, 1], K, tl.float32)
-    col_v = tl.arange(0, VP)
-    do = _load(do_in, row, live, col_v, V).to(tl.float32)
-    _store(dreads_out, row, live, col_v, V, do * (1.0 / tl.sqrt(dim_k)))
-
-
-@triton.jit(do_not_specialize=["T", "H"])
 def intra(q, w, n_out, T, H, K: tl.constexpr, BK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr):
     """The chunk's matrices n = q x w."""
     pid = tl.program_id(0).to(tl.int64)
@@ -128,7 +106,7 @@ def intra(q, w, n_out, T, H, K: tl.constexpr, BK: tl.constexpr, C: tl.constexpr,
 @triton.jit(do_not_specialize=["T", "H"])
 def scan(
     w, yw, q, n, initial, o, states, final, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, BV: tl.constexpr,
-    C: tl.constexpr, SAVE: tl.constexpr,
+    C: tl.constexpr, SAVE: tl.constexpr, SCALE: tl.constexpr,
 ):
     """All chunks of a sequence and head in time order, for a block of value columns."""
     sequence = tl.program_id(0).to(tl.int64)
@@ -152,7 +130,7 @@ def scan(
         yw_tile = _load_t(yw, at1, live1, col_v, V)
         out = _dot(state_tile, _load_t(q, at1, live1, col_k, K))
         out += _dot(yw_tile, tl.load(_matrix_t(n, number, C, C)))
-        _store_t(o, at1, live1, col_v, V, out)
+        _store_t(o, at1, live1, col_v, V, out * SCALE)
         state += _dot(yw_tile, _load(w, at1, live1, col_k, K))
     tl.store(final + at_state, state, mask=in_state)
 
@@ -160,7 +138,7 @@ def scan(
 @triton.jit(do_not_specialize=["T", "H"])
 def reverse_scan(
     w, q, do, n, dfinal, dyw, dstates, dinitial, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr,
-    BV: tl.constexpr, C: tl.constexpr,
+    BV: tl.constexpr, C: tl.constexpr, SCALE: tl.constexpr,
 ):
     """All chunks of a sequence and head against time, for a block of value columns."""
     sequence = tl.program_id(0).to(tl.int64)
@@ -181,7 +159,7 @@ def reverse_scan(
         at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
         dstate_tile = dstate.to(dtype)
         tl.store(dstates + at_saved, dstate_tile, mask=in_state)
-        do_tile = _load_t(do, at1, live1, col_v, V).to(dtype)
+        do_tile = (_load_t(do, at1, live1, col_v, V).to(tl.float32) * SCALE).to(dtype)
         dyw_tile = _dot(dstate_tile, _load_t(w, at1, live1, col_k, K))
         dyw_tile += _dot(do_tile, tl.load(_matrix(n, number, C, C)))
         _store_t(dyw, at1, live1, col_v, V, dyw_tile.to(dtype))
@@ -190,7 +168,7 @@ def reverse_scan(
 
 
 @triton.jit(do_not_specialize=["T", "H"])
-def couplings_grad(do, yw, dn, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.constexpr):
+def couplings_grad(do, yw, dn, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SCALE: tl.constexpr):
     """Gradients of the chunk's matrices, where they are not zero by construction."""
     pid = tl.program_id(0).to(tl.int64)
     sequence = pid // tl.cdiv(T, C)
@@ -203,7 +181,7 @@ def couplings_grad(do, yw, dn, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.co
     z_n = tl.zeros([C, C], tl.float32)
     for v in range(0, V, BV):
         col = v + tl.arange(0, BV)
-        q_tile = _load(do, at1, live1, col, V).to(dtype)
+        q_tile = (_load(do, at1, live1, col, V).to(tl.float32) * SCALE).to(dtype)
         w_tile = _load_t(yw, at1, live1, col, V)
         z_n += _dot(q_tile, w_tile)
     seen = t1[None, :] < t1[:, None]
@@ -215,7 +193,7 @@ def couplings_grad(do, yw, dn, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.co
 @triton.jit(do_not_specialize=["T", "H"])
 def local_grad(
     q, w, do, yw, dn, states, dstates, dq, dw, T, H, K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr,
-    BV: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    BV: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, SCALE: tl.constexpr,
 ):
     """Gradients of the chunk's covectors, directions and log decays, for a block of K."""
     pid = tl.program_id(0).to(tl.int64)
@@ -235,7 +213,7 @@ def local_grad(
         in_saved = (col_v < V)[:, None] & (col < K)[None, :]
         state = tl.load(states + at_saved, mask=in_saved, other=0.0)
         dstate = tl.load(dstates + at_saved, mask=in_saved, other=0.0)
-        grad_q += _dot(_load(do, at1, live1, col_v, V).to(dtype), state)
+        grad_q += _dot((_load(do, at1, live1, col_v, V).to(tl.float32) * SCALE).to(dtype), state)
         grad_w += _dot(_load(yw, at1, live1, col_v, V), dstate)
     q_tile = _load(q, at1, live1, col, K)
     w_tile = _load(w, at1, live1, col, K)
@@ -286,9 +264,12 @@ def _blocks(K: int, V: int, dtype: torch.dtype) -> tuple[int, int, int, int, int
 
 
 def _scan_forward(
-    w: Tensor, yw: Tensor, q: Tensor, initial: Tensor, save: bool, dtype: torch.dtype,
+    w: Tensor, yw: Tensor, q: Tensor, initial: Tensor, save: bool, dtype: torch.dtype, scale: float,
 ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """The reads [B, T, H, reads, V] in dtype, the last state, and what the backward pass needs if `save`."""
+    """The reads [B, T, H, reads, V] in dtype, times scale, and the last state.
+
+    Third: what the backward pass needs, if `save`.
+    """
     B, T, H, _, K = w.shape
     V = initial.shape[-1]
     chunks = triton.cdiv(T, CHUNK)
@@ -300,13 +281,13 @@ def _scan_forward(
     with torch.cuda.device_of(w):
         intra[(B * H * chunks,)](q, w, n, T, H, K=K, BK=BK, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, num_stages=1)
         scan[(B * H, triton.cdiv(V, BLOCK))](
-            w, yw, q, n, initial, o, states, final, T, H, K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, SAVE=save,
+            w, yw, q, n, initial, o, states, final, T, H, K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, SAVE=save, SCALE=scale,
             num_stages=stages,
         )
     return o, final, (w, yw, q, n, states)
 
 
-def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor) -> tuple[Tensor, ...]:
+def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor, scale: float) -> tuple[Tensor, ...]:
     """The gradients of the packed rows, in their order, and of the first state."""
     (w, yw, q, n, states) = saved
     B, T, H, _, K = w.shape
@@ -321,12 +302,13 @@ def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor) -> tup
     dw = torch.empty_like(w)
     with torch.cuda.device_of(w):
         reverse_scan[(B * H, triton.cdiv(V, BLOCK))](
-            w, q, do, n, dfinal, dyw, dstates, dinitial, T, H, K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, num_stages=stages,
+            w, q, do, n, dfinal, dyw, dstates, dinitial, T, H, K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, SCALE=scale,
+            num_stages=stages,
         )
-        couplings_grad[(B * H * chunks,)](do, yw, dn, T, H, V=V, BV=BV, C=CHUNK, num_stages=1)
+        couplings_grad[(B * H * chunks,)](do, yw, dn, T, H, V=V, BV=BV, C=CHUNK, SCALE=scale, num_stages=1)
         local_grad[(B * H * chunks, triton.cdiv(K, BK))](
             q, w, do, yw, dn, states, dstates, dq, dw, T, H, K=K, V=V, BK=BK, BV=BV, C=CHUNK,
-            LEVELS=CHUNK.bit_length() - 1, num_stages=1,
+            LEVELS=CHUNK.bit_length() - 1, SCALE=scale, num_stages=1,
         )
     return dw, dyw, dq, dinitial
 
@@ -375,29 +357,18 @@ def _prologue(q: Tensor, k: Tensor, v: Tensor, tile: torch.dtype) -> tuple[Tenso
     return w_row, yw_row, q_row
 
 
-def _epilogue(reads: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The output, of contiguous inputs."""
-    B, T, H = q.shape[:3]
-    K = q.shape[-1]
-    V = v.shape[-1]
-    o = v.new_empty(B, T, H, V)
-    R = _rows(K, V)
-    with torch.cuda.device_of(q):
-        epilogue[(triton.cdiv(B * T * H, R),)](reads, o, B * T, H, K=K, V=V, VP=triton.next_power_of_2(V), ROWS=R)
-    return o
-
-
 class _Run(torch.autograd.Function):
     """Rows, scan and output of sequences; its gradients are not differentiable again."""
 
     @staticmethod
     def forward(ctx, q: Tensor, k: Tensor, v: Tensor, state: Tensor, save: bool) -> tuple[Tensor, Tensor]:
+        K = q.shape[-1]
         q, k, v = (x.contiguous() for x in (q, k, v))
         tile = torch.bfloat16 if v.dtype == torch.bfloat16 else torch.float32
         rows = _prologue(q, k, v, tile)
-        reads, final, saved = _scan_forward(*rows, state, save, torch.float32)
+        reads, final, saved = _scan_forward(*rows, state, save, v.dtype, 1 / math.sqrt(K))
         ctx.save_for_backward(q, k, v, *saved)
-        return _epilogue(reads, q, k, v), final
+        return reads.squeeze(3), final
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -407,13 +378,7 @@ class _Run(torch.autograd.Function):
         K = q.shape[-1]
         V = v.shape[-1]
         do = do.contiguous()
-        dreads = do.new_empty(B, T, H, 1, V, dtype=torch.bfloat16 if v.dtype == torch.bfloat16 else torch.float32)
-        R = _rows(K, V)
-        with torch.cuda.device_of(q):
-            epilogue_grad[(triton.cdiv(B * T * H, R),)](
-                do, dreads, B * T, H, K=K, V=V, VP=triton.next_power_of_2(V), ROWS=R,
-            )
-        (dw_row, dyw_row, dq_row, dinitial) = _scan_backward(saved, dreads, dfinal)
+        dw_row, dyw_row, dq_row, dinitial = _scan_backward(saved, do.unsqueeze(3), dfinal, 1 / math.sqrt(K))
         return (
             dq_row.squeeze(3).to(q.dtype), dw_row.squeeze(3).to(k.dtype), dyw_row.squeeze(3).to(v.dtype), dinitial,
             None,
@@ -438,6 +403,7 @@ def step(state: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor
     if torch.is_grad_enabled() and any(x.requires_grad for x in (state, q, k, v)):
         raise RuntimeError("decode has no gradient: call it under torch.no_grad()")
     q, k, v = (x.unsqueeze(1).contiguous() for x in (q, k, v))
+    K = q.shape[-1]
     rows = _prologue(q, k, v, torch.float32)
     reads, state = _decode(*rows, state)
-    return _epilogue(reads, q, k, v).squeeze(1), state
+    return (reads.squeeze(3) * (1 / math.sqrt(K))).squeeze(1), state

@@ -10,6 +10,8 @@ of the rows above it; all u of a chunk are solved at once.
 g is the log decay of a token (key); p and w are decayed to the end of their token.
 """
 
+import math
+
 import torch
 import triton
 import triton.language as tl
@@ -83,10 +85,10 @@ def _meet_t(left, right, level):
 
 @triton.jit
 def _log_decay(g, sequence, token, T, H, col, K: tl.constexpr):
-    """Log decays of the chunk's tokens in units of log 2, zero past the end."""
+    """Log decays of the chunk's tokens in units of log 2, zero past the end, and finite: the exponential of -1e4 is 0."""
     row = (sequence // H * T + token) * H + sequence % H
-    mask = (token < T)[:, None] & (col < K)[None, :]
-    return tl.load(g + row[:, None] * K + col[None, :], mask=mask, other=0.0) * 1.4426950408889634
+    log = _load(g, row, token < T, col, K).to(tl.float32)
+    return tl.maximum(log, -10000.0) * 1.4426950408889634
 
 
 @triton.jit
@@ -143,8 +145,8 @@ def _store_scalar(x, row, live, column):
 
 @triton.jit(do_not_specialize=["T", "H"])
 def prologue(
-    g_in, k_in, b_in, w_in, v_in, e_row_out, y_row_out, g_row_out, T, H, K: tl.constexpr, V: tl.constexpr,
-    KP: tl.constexpr, VP: tl.constexpr, ROWS: tl.constexpr,
+    k_in, b_in, w_in, v_in, e_row_out, y_row_out, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr,
+    VP: tl.constexpr, ROWS: tl.constexpr,
 ):
     """The rows that the scan takes."""
     pid = tl.program_id(0).to(tl.int64)
@@ -152,13 +154,10 @@ def prologue(
     live = row < T * H
     col_k = tl.arange(0, KP)
     col_v = tl.arange(0, VP)
-    g = _load(g_in, row, live, col_k, K).to(tl.float32)
     k = _load(k_in, row, live, col_k, K).to(tl.float32)
     b = _load(b_in, row, live, col_k, K).to(tl.float32)
     w = _load(w_in, row, live, col_v, V).to(tl.float32)
     v = _load(v_in, row, live, col_v, V).to(tl.float32)
-    g_ = tl.maximum(g, -10000.0)
-    _store(g_row_out, row, live, col_k, K, g_)
     e0 = b * k
     _store(e_row_out, row, live, col_k, K, e0)
     y0 = w * v
@@ -166,33 +165,9 @@ def prologue(
 
 
 @triton.jit(do_not_specialize=["T", "H"])
-def epilogue(reads_in, o_out, T, H, K: tl.constexpr, V: tl.constexpr, VP: tl.constexpr, ROWS: tl.constexpr):
-    """The output, from what the scan has read."""
-    pid = tl.program_id(0).to(tl.int64)
-    row = pid * ROWS + tl.arange(0, ROWS)
-    live = row < T * H
-    dim_k = tl.full([1, 1], K, tl.float32)
-    col_v = tl.arange(0, VP)
-    reads = _load(reads_in, row, live, col_v, V).to(tl.float32)
-    _store(o_out, row, live, col_v, V, 1.0 / tl.sqrt(dim_k) * reads)
-
-
-@triton.jit(do_not_specialize=["T", "H"])
-def epilogue_grad(do_in, dreads_out, T, H, K: tl.constexpr, V: tl.constexpr, VP: tl.constexpr, ROWS: tl.constexpr):
-    """The gradient of what the scan has read."""
-    pid = tl.program_id(0).to(tl.int64)
-    row = pid * ROWS + tl.arange(0, ROWS)
-    live = row < T * H
-    dim_k = tl.full([1, 1], K, tl.float32)
-    col_v = tl.arange(0, VP)
-    do = _load(do_in, row, live, col_v, V).to(tl.float32)
-    _store(dreads_out, row, live, col_v, V, do * (1.0 / tl.sqrt(dim_k)))
-
-
-@triton.jit(do_not_specialize=["T", "H"])
 def prologue_grad(
-    g_in, k_in, b_in, w_in, v_in, de_row_in, dp_row_in, dy_row_in, dg_row_in, dk_out, dv_out, dg_out, db_out, dw_out, T,
-    H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr, ROWS: tl.constexpr,
+    k_in, b_in, w_in, v_in, de_row_in, dp_row_in, dy_row_in, dk_out, dv_out, db_out, dw_out, T, H, K: tl.constexpr,
+    V: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr, ROWS: tl.constexpr,
 ):
     """The gradients of inputs and params, from those of rows and output."""
     pid = tl.program_id(0).to(tl.int64)
@@ -200,7 +175,6 @@ def prologue_grad(
     live = row < T * H
     col_k = tl.arange(0, KP)
     col_v = tl.arange(0, VP)
-    g = _load(g_in, row, live, col_k, K).to(tl.float32)
     k = _load(k_in, row, live, col_k, K).to(tl.float32)
     b = _load(b_in, row, live, col_k, K).to(tl.float32)
     w = _load(w_in, row, live, col_v, V).to(tl.float32)
@@ -208,12 +182,10 @@ def prologue_grad(
     de_row = _load(de_row_in, row, live, col_k, K).to(tl.float32)
     dp_row = _load(dp_row_in, row, live, col_k, K).to(tl.float32)
     dy_row = _load(dy_row_in, row, live, col_v, V).to(tl.float32)
-    dg_row = _load(dg_row_in, row, live, col_k, K).to(tl.float32)
     _store(dw_out, row, live, col_v, V, dy_row * v)
     _store(dv_out, row, live, col_v, V, dy_row * w)
     _store(db_out, row, live, col_k, K, de_row * k)
     _store(dk_out, row, live, col_k, K, dp_row + de_row * b)
-    _store(dg_out, row, live, col_k, K, tl.where(g >= -10000.0, dg_row, 0.0))
 
 
 @triton.jit(do_not_specialize=["T", "H"])
@@ -312,7 +284,7 @@ def values(y, inverse, solved, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.co
 @triton.jit(do_not_specialize=["T", "H"])
 def scan(
     solved_k, solved_v, p, q, m, total, initial, o, u, states, final, T, H, K: tl.constexpr, V: tl.constexpr,
-    KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SAVE: tl.constexpr,
+    KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SAVE: tl.constexpr, SCALE: tl.constexpr,
 ):
     """All chunks of a sequence and head in time order, for a block of value columns."""
     sequence = tl.program_id(0).to(tl.int64)
@@ -340,7 +312,7 @@ def scan(
             _store_t(u, at1, live1, col_v, V, u_tile)
         out = _dot(state_tile, _load_t(q, at1, live1, col_k, K))
         out += _dot(u_tile, tl.load(_matrix_t(m, number, C, C)))
-        _store_t(o, at1, live1, col_v, V, out)
+        _store_t(o, at1, live1, col_v, V, out * SCALE)
         state *= tl.load(total + number * K + col_k, mask=col_k < K, other=0.0)[None, :]
         state += _dot(u_tile, _load(p, at1, live1, col_k, K))
     tl.store(final + at_state, state, mask=in_state)
@@ -349,7 +321,7 @@ def scan(
 @triton.jit(do_not_specialize=["T", "H"])
 def reverse_scan(
     solved_k, p, inverse, q, do, m, total, dfinal, dy, dstates, dinitial, T, H, K: tl.constexpr, V: tl.constexpr,
-    KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
+    KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SCALE: tl.constexpr,
 ):
     """All chunks of a sequence and head against time, for a block of value columns."""
     sequence = tl.program_id(0).to(tl.int64)
@@ -370,7 +342,7 @@ def reverse_scan(
         at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
         dstate_tile = dstate.to(dtype)
         tl.store(dstates + at_saved, dstate_tile, mask=in_state)
-        do_tile = _load_t(do, at1, live1, col_v, V).to(dtype)
+        do_tile = (_load_t(do, at1, live1, col_v, V).to(tl.float32) * SCALE).to(dtype)
         du_tile = _dot(dstate_tile, _load_t(p, at1, live1, col_k, K))
         du_tile += _dot(do_tile, tl.load(_matrix(m, number, C, C)))
         du_tile = du_tile.to(dtype)
@@ -384,7 +356,7 @@ def reverse_scan(
 
 
 @triton.jit(do_not_specialize=["T", "H"])
-def couplings_grad(dy, do, u, da, dm, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.constexpr):
+def couplings_grad(dy, do, u, da, dm, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SCALE: tl.constexpr):
     """Gradients of the chunk's matrices, where they are not zero by construction."""
     pid = tl.program_id(0).to(tl.int64)
     sequence = pid // tl.cdiv(T, C)
@@ -399,7 +371,7 @@ def couplings_grad(dy, do, u, da, dm, T, H, V: tl.constexpr, BV: tl.constexpr, C
     for v in range(0, V, BV):
         col = v + tl.arange(0, BV)
         e_tile = _load(dy, at1, live1, col, V).to(dtype)
-        q_tile = _load(do, at1, live1, col, V).to(dtype)
+        q_tile = (_load(do, at1, live1, col, V).to(tl.float32) * SCALE).to(dtype)
         p_tile = _load_t(u, at1, live1, col, V)
         z_a -= _dot(e_tile, p_tile)
         z_m += _dot(q_tile, p_tile)
@@ -414,7 +386,7 @@ def couplings_grad(dy, do, u, da, dm, T, H, V: tl.constexpr, BV: tl.constexpr, C
 @triton.jit(do_not_specialize=["T", "H"])
 def local_grad(
     e, q, p, g, dy, do, u, da, dm, states, dstates, de, dq, dp, dg, T, H, K: tl.constexpr, V: tl.constexpr,
-    BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, SCALE: tl.constexpr,
 ):
     """Gradients of the chunk's covectors, directions and log decays, for a block of K."""
     pid = tl.program_id(0).to(tl.int64)
@@ -437,7 +409,7 @@ def local_grad(
         state = tl.load(states + at_saved, mask=in_saved, other=0.0)
         dstate = tl.load(dstates + at_saved, mask=in_saved, other=0.0)
         grad_e -= _dot(_load(dy, at1, live1, col_v, V), state)
-        grad_q += _dot(_load(do, at1, live1, col_v, V).to(dtype), state)
+        grad_q += _dot((_load(do, at1, live1, col_v, V).to(tl.float32) * SCALE).to(dtype), state)
         grad_p += _dot(_load(u, at1, live1, col_v, V), dstate)
         dtotal += tl.sum(state.to(tl.float32) * dstate.to(tl.float32), 0)
     e_tile = _load(e, at1, live1, col, K)
@@ -499,7 +471,7 @@ def decode(e, q, p, y, g, before, o, after, T, H, K: tl.constexpr, V: tl.constex
     at_state = sequence * (K * V) + col_k[:, None] * V + col_v[None, :]
     in_state = in_k[:, None] & in_v[None, :]
     state = tl.load(before + at_state, mask=in_state, other=0.0)
-    decay = tl.exp(tl.load(g + sequence * K + col_k, mask=in_k, other=0.0))[:, None]
+    decay = tl.exp(tl.load(g + sequence * K + col_k, mask=in_k, other=0.0).to(tl.float32))[:, None]
 
     p0 = tl.load(p + sequence * K + col_k, mask=in_k, other=0.0).to(tl.float32)
     u0 = tl.load(y + sequence * V + col_v, mask=in_v, other=0.0).to(tl.float32)
@@ -530,8 +502,12 @@ def _blocks(K: int, V: int, dtype: torch.dtype) -> tuple[int, int, int, int, int
 
 def _scan_forward(
     e: Tensor, p: Tensor, y: Tensor, q: Tensor, g: Tensor, initial: Tensor, save: bool, dtype: torch.dtype,
+    scale: float,
 ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """The reads [B, T, H, reads, V] in dtype, the last state, and what the backward pass needs if `save`."""
+    """The reads [B, T, H, reads, V] in dtype, times scale, and the last state.
+
+    Third: what the backward pass needs, if `save`.
+    """
     B, T, H, _, K = p.shape
     V = initial.shape[-1]
     chunks = triton.cdiv(T, CHUNK)
@@ -541,7 +517,7 @@ def _scan_forward(
     solved_k, solved_v, u = torch.empty_like(e), torch.empty_like(y), torch.empty_like(y)
     q_decayed = torch.empty_like(q)
     p_decayed = torch.empty_like(p)
-    total = g.new_empty(B * H * chunks, K)
+    total = g.new_empty(B * H * chunks, K, dtype=torch.float32)
     o = initial.new_empty(B, T, H, 1, V, dtype=dtype)
     states = p.new_empty(B * H * chunks if save else 0, V, K)
     final = torch.empty_like(initial)
@@ -555,12 +531,12 @@ def _scan_forward(
         values[(B * H * chunks, triton.cdiv(V, BV))](y, inverse, solved_v, T, H, V=V, BV=BV, C=CHUNK, num_stages=1)
         scan[(B * H, triton.cdiv(V, BLOCK))](
             solved_k, solved_v, p_decayed, q_decayed, m, total, initial, o, u, states, final, T, H, K=K, V=V, KP=KP,
-            BV=BLOCK, C=CHUNK, SAVE=save, num_stages=stages,
+            BV=BLOCK, C=CHUNK, SAVE=save, SCALE=scale, num_stages=stages,
         )
     return o, final, (e, p, q, g, inverse, solved_k, m, q_decayed, p_decayed, total, u, states)
 
 
-def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor) -> tuple[Tensor, ...]:
+def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor, scale: float) -> tuple[Tensor, ...]:
     """The gradients of the packed rows, in their order, and of the first state."""
     (e, p, q, g, inverse, solved_k, m, q_decayed, p_decayed, total, u, states) = saved
     B, T, H, _, K = p.shape
@@ -579,12 +555,12 @@ def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor) -> tup
     with torch.cuda.device_of(p):
         reverse_scan[(B * H, triton.cdiv(V, BLOCK))](
             solved_k, p_decayed, inverse, q_decayed, do, m, total, dfinal, dy, dstates, dinitial, T, H, K=K, V=V, KP=KP,
-            BV=BLOCK, C=CHUNK, num_stages=stages,
+            BV=BLOCK, C=CHUNK, SCALE=scale, num_stages=stages,
         )
-        couplings_grad[(B * H * chunks,)](dy, do, u, da, dm, T, H, V=V, BV=BV, C=CHUNK, num_stages=1)
+        couplings_grad[(B * H * chunks,)](dy, do, u, da, dm, T, H, V=V, BV=BV, C=CHUNK, SCALE=scale, num_stages=1)
         local_grad[(B * H * chunks, triton.cdiv(K, BK))](
             e, q, p, g, dy, do, u, da, dm, states, dstates, de, dq, dp, dg, T, H, K=K, V=V, BK=BK, BV=BV, C=CHUNK,
-            LEVELS=CHUNK.bit_length() - 1, num_stages=1,
+            LEVELS=CHUNK.bit_length() - 1, SCALE=scale, num_stages=1,
         )
     return de, dp, dy, dq, dg.unsqueeze(3), dinitial
 
@@ -633,26 +609,14 @@ def _prologue(
     p_row = _row(k, tile)
     y_row = q.new_empty(B, T, H, 1, V, dtype=tile)
     q_row = _row(q, tile)
-    g_row = q.new_empty(B, T, H, 1, K, dtype=torch.float32)
+    g_row = _row(g, g.dtype)
     R = _rows(K, V)
     with torch.cuda.device_of(q):
         prologue[(triton.cdiv(B * T * H, R),)](
-            g, k, b, w, v, e_row, y_row, g_row, B * T, H, K=K, V=V, KP=triton.next_power_of_2(K),
-            VP=triton.next_power_of_2(V), ROWS=R,
+            k, b, w, v, e_row, y_row, B * T, H, K=K, V=V, KP=triton.next_power_of_2(K), VP=triton.next_power_of_2(V),
+            ROWS=R,
         )
     return e_row, p_row, y_row, q_row, g_row
-
-
-def _epilogue(reads: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, w: Tensor) -> Tensor:
-    """The output, of contiguous inputs."""
-    B, T, H = q.shape[:3]
-    K = q.shape[-1]
-    V = v.shape[-1]
-    o = v.new_empty(B, T, H, V)
-    R = _rows(K, V)
-    with torch.cuda.device_of(q):
-        epilogue[(triton.cdiv(B * T * H, R),)](reads, o, B * T, H, K=K, V=V, VP=triton.next_power_of_2(V), ROWS=R)
-    return o
 
 
 class _Run(torch.autograd.Function):
@@ -662,12 +626,13 @@ class _Run(torch.autograd.Function):
     def forward(
         ctx, q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, w: Tensor, state: Tensor, save: bool,
     ) -> tuple[Tensor, Tensor]:
+        K = q.shape[-1]
         q, k, v, g, b, w = (x.contiguous() for x in (q, k, v, g, b, w))
         tile = torch.bfloat16 if v.dtype == torch.bfloat16 else torch.float32
         rows = _prologue(q, k, v, g, b, w, tile)
-        reads, final, saved = _scan_forward(*rows, state, save, torch.float32)
+        reads, final, saved = _scan_forward(*rows, state, save, v.dtype, 1 / math.sqrt(K))
         ctx.save_for_backward(q, k, v, g, b, w, *saved)
-        return _epilogue(reads, q, k, v, g, b, w), final
+        return reads.squeeze(3), final
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -677,27 +642,22 @@ class _Run(torch.autograd.Function):
         K = q.shape[-1]
         V = v.shape[-1]
         do = do.contiguous()
-        dreads = do.new_empty(B, T, H, 1, V, dtype=torch.bfloat16 if v.dtype == torch.bfloat16 else torch.float32)
-        R = _rows(K, V)
-        with torch.cuda.device_of(q):
-            epilogue_grad[(triton.cdiv(B * T * H, R),)](
-                do, dreads, B * T, H, K=K, V=V, VP=triton.next_power_of_2(V), ROWS=R,
-            )
-        (de_row, dp_row, dy_row, dq_row, dg_row, dinitial) = _scan_backward(saved, dreads, dfinal)
-        dk = dv = dg = db = dw = None
-        if any(ctx.needs_input_grad[n] for n in (1, 2, 3, 4, 5)):
+        de_row, dp_row, dy_row, dq_row, dg_row, dinitial = _scan_backward(
+            saved, do.unsqueeze(3), dfinal, 1 / math.sqrt(K),
+        )
+        dk = dv = db = dw = None
+        if any(ctx.needs_input_grad[n] for n in (1, 2, 4, 5)):
             dk = torch.empty_like(k)
             dv = torch.empty_like(v)
-            dg = torch.empty_like(g)
             db = torch.empty_like(b)
             dw = torch.empty_like(w)
             R = _rows(K, V)
             with torch.cuda.device_of(q):
                 prologue_grad[(triton.cdiv(B * T * H, R),)](
-                    g, k, b, w, v, de_row, dp_row, dy_row, dg_row, dk, dv, dg, db, dw, B * T, H, K=K, V=V,
+                    k, b, w, v, de_row, dp_row, dy_row, dk, dv, db, dw, B * T, H, K=K, V=V,
                     KP=triton.next_power_of_2(K), VP=triton.next_power_of_2(V), ROWS=R,
                 )
-        return (dq_row.squeeze(3).to(q.dtype), dk, dv, dg, db, dw, dinitial, None)
+        return (dq_row.squeeze(3).to(q.dtype), dk, dv, dg_row.squeeze(3).to(g.dtype), db, dw, dinitial, None)
 
 
 def run(
@@ -720,6 +680,7 @@ def step(state: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, w
     if torch.is_grad_enabled() and any(x.requires_grad for x in (state, q, k, v, g, b, w)):
         raise RuntimeError("decode has no gradient: call it under torch.no_grad()")
     q, k, v, g, b, w = (x.unsqueeze(1).contiguous() for x in (q, k, v, g, b, w))
+    K = q.shape[-1]
     rows = _prologue(q, k, v, g, b, w, torch.float32)
     reads, state = _decode(*rows, state)
-    return _epilogue(reads, q, k, v, g, b, w).squeeze(1), state
+    return (reads.squeeze(3) * (1 / math.sqrt(K))).squeeze(1), state

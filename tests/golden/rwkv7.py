@@ -83,10 +83,10 @@ def _meet_t(left, right, level):
 
 @triton.jit
 def _log_decay(g, sequence, token, T, H, col, K: tl.constexpr):
-    """Log decays of the chunk's tokens in units of log 2, zero past the end."""
+    """Log decays of the chunk's tokens in units of log 2, zero past the end, and finite: the exponential of -1e4 is 0."""
     row = (sequence // H * T + token) * H + sequence % H
-    mask = (token < T)[:, None] & (col < K)[None, :]
-    return tl.load(g + row[:, None] * K + col[None, :], mask=mask, other=0.0) * 1.4426950408889634
+    log = _load(g, row, token < T, col, K).to(tl.float32)
+    return tl.maximum(log, -10000.0) * 1.4426950408889634
 
 
 @triton.jit
@@ -143,8 +143,8 @@ def _store_scalar(x, row, live, column):
 
 @triton.jit(do_not_specialize=["T", "H"])
 def prologue(
-    w_in, a_in, kappa_in, p_row_out, y_row_out, g_row_out, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr,
-    VP: tl.constexpr, ROWS: tl.constexpr,
+    a_in, kappa_in, p_row_out, y_row_out, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
+    ROWS: tl.constexpr,
 ):
     """The rows that the scan takes."""
     pid = tl.program_id(0).to(tl.int64)
@@ -152,11 +152,8 @@ def prologue(
     live = row < T * H
     col_k = tl.arange(0, KP)
     col_v = tl.arange(0, VP)
-    w = _load(w_in, row, live, col_k, K).to(tl.float32)
     a = _load(a_in, row, live, col_k, K).to(tl.float32)
     kappa = _load(kappa_in, row, live, col_k, K).to(tl.float32)
-    g = tl.maximum(w, -10000.0)
-    _store(g_row_out, row, live, col_k, K, g)
     p0 = a * kappa
     _store(p_row_out, row, live, col_k, K, p0)
     _store(y_row_out, row, live, col_v, V, 0.0)
@@ -199,9 +196,9 @@ def epilogue_grad(do_in, dreads_out, T, H, V: tl.constexpr, VP: tl.constexpr, RO
 
 @triton.jit(do_not_specialize=["T", "H"])
 def prologue_grad(
-    w_in, a_in, kappa_in, k_in, v_in, r_in, u_in, do_in, de_row_in, dp_row_in, dw_row_in, dyw_row_in, dq_row_in,
-    dg_row_in, dr_out, dk_out, dkappa_out, dv_out, dw_out, da_out, du_out, T, H, K: tl.constexpr, V: tl.constexpr,
-    KP: tl.constexpr, VP: tl.constexpr, ROWS: tl.constexpr,
+    a_in, kappa_in, k_in, v_in, r_in, u_in, do_in, de_row_in, dp_row_in, dw_row_in, dyw_row_in, dq_row_in, dr_out,
+    dk_out, dkappa_out, dv_out, da_out, du_out, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr,
+    VP: tl.constexpr, ROWS: tl.constexpr,
 ):
     """The gradients of inputs and params, from those of rows and output."""
     pid = tl.program_id(0).to(tl.int64)
@@ -214,7 +211,6 @@ def prologue_grad(
     in_k = (col_k < K)[None, :]
     col_v = tl.arange(0, VP)
     in_v = (col_v < V)[None, :]
-    w = _load(w_in, row, live, col_k, K).to(tl.float32)
     a = _load(a_in, row, live, col_k, K).to(tl.float32)
     kappa = _load(kappa_in, row, live, col_k, K).to(tl.float32)
     k = _load(k_in, row, live, col_k, K).to(tl.float32)
@@ -227,7 +223,6 @@ def prologue_grad(
     dw_row = _load(dw_row_in, row, live, col_k, K).to(tl.float32)
     dyw_row = _load(dyw_row_in, row, live, col_v, V).to(tl.float32)
     dq_row = _load(dq_row_in, row, live, col_k, K).to(tl.float32)
-    dg_row = _load(dg_row_in, row, live, col_k, K).to(tl.float32)
     x1 = u * k
     x2 = tl.sum(do * v, 1, keep_dims=True)
     _store(dv_out, row, live, col_v, V, dyw_row + do * tl.sum(r * x1, 1, keep_dims=True))
@@ -238,7 +233,6 @@ def prologue_grad(
     _store(dk_out, row, live, col_k, K, dw_row + x3 * u)
     _store(da_out, row, live, col_k, K, dp_row * kappa)
     _store(dkappa_out, row, live, col_k, K, de_row + dp_row * a)
-    _store(dw_out, row, live, col_k, K, tl.where(w >= -10000.0, dg_row, 0.0))
 
 
 @triton.jit(do_not_specialize=["T", "H"])
@@ -364,7 +358,7 @@ def values(y, yw, b, inverse, solved, T, H, V: tl.constexpr, BV: tl.constexpr, C
 @triton.jit(do_not_specialize=["T", "H"])
 def scan(
     solved_k, solved_v, p, w, yw, q, m, n, total, initial, o, u, states, final, T, H, K: tl.constexpr, V: tl.constexpr,
-    KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SAVE: tl.constexpr,
+    KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SAVE: tl.constexpr, SCALE: tl.constexpr,
 ):
     """All chunks of a sequence and head in time order, for a block of value columns."""
     sequence = tl.program_id(0).to(tl.int64)
@@ -395,7 +389,7 @@ def scan(
         out = _dot(state_tile, _load_t(q, at1, live1, col_k, K))
         out += _dot(u_tile, tl.load(_matrix_t(m, number, C, C)))
         out += _dot(yw_tile, tl.load(_matrix_t(n, number, C, C)))
-        _store_t(o, at1, live1, col_v, V, out)
+        _store_t(o, at1, live1, col_v, V, out * SCALE)
         state *= tl.load(total + number * K + col_k, mask=col_k < K, other=0.0)[None, :]
         state += _dot(u_tile, _load(p, at1, live1, col_k, K))
         state += _dot(yw_tile, _load(w, at1, live1, col_k, K))
@@ -405,7 +399,7 @@ def scan(
 @triton.jit(do_not_specialize=["T", "H"])
 def reverse_scan(
     solved_k, p, inverse, w, q, do, b, m, n, total, dfinal, dy, dyw, dstates, dinitial, T, H, K: tl.constexpr,
-    V: tl.constexpr, KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
+    V: tl.constexpr, KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SCALE: tl.constexpr,
 ):
     """All chunks of a sequence and head against time, for a block of value columns."""
     sequence = tl.program_id(0).to(tl.int64)
@@ -427,7 +421,7 @@ def reverse_scan(
         end_e = t1 - 1
         dstate_tile = dstate.to(dtype)
         tl.store(dstates + at_saved, dstate_tile, mask=in_state)
-        do_tile = _load_t(do, at1, live1, col_v, V).to(dtype)
+        do_tile = (_load_t(do, at1, live1, col_v, V).to(tl.float32) * SCALE).to(dtype)
         du_tile = _dot(dstate_tile, _load_t(p, at1, live1, col_k, K))
         du_tile += _dot(do_tile, tl.load(_matrix(m, number, C, C)))
         du_tile = du_tile.to(dtype)
@@ -445,7 +439,9 @@ def reverse_scan(
 
 
 @triton.jit(do_not_specialize=["T", "H"])
-def couplings_grad(dy, do, u, yw, da, db, dm, dn, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.constexpr):
+def couplings_grad(
+    dy, do, u, yw, da, db, dm, dn, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SCALE: tl.constexpr,
+):
     """Gradients of the chunk's matrices, where they are not zero by construction."""
     pid = tl.program_id(0).to(tl.int64)
     sequence = pid // tl.cdiv(T, C)
@@ -463,7 +459,7 @@ def couplings_grad(dy, do, u, yw, da, db, dm, dn, T, H, V: tl.constexpr, BV: tl.
     for v in range(0, V, BV):
         col = v + tl.arange(0, BV)
         e_tile = _load(dy, at1, live1, col, V).to(dtype)
-        q_tile = _load(do, at1, live1, col, V).to(dtype)
+        q_tile = (_load(do, at1, live1, col, V).to(tl.float32) * SCALE).to(dtype)
         p_tile = _load_t(u, at1, live1, col, V)
         w_tile = _load_t(yw, at1, live1, col, V)
         z_a -= _dot(e_tile, p_tile)
@@ -487,7 +483,7 @@ def couplings_grad(dy, do, u, yw, da, db, dm, dn, T, H, V: tl.constexpr, BV: tl.
 @triton.jit(do_not_specialize=["T", "H"])
 def local_grad(
     e, q, p, w, g, dy, do, u, yw, da, db, dm, dn, states, dstates, de, dq, dp, dw, dg, T, H, K: tl.constexpr,
-    V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, SCALE: tl.constexpr,
 ):
     """Gradients of the chunk's covectors, directions and log decays, for a block of K."""
     pid = tl.program_id(0).to(tl.int64)
@@ -512,7 +508,7 @@ def local_grad(
         state = tl.load(states + at_saved, mask=in_saved, other=0.0)
         dstate = tl.load(dstates + at_saved, mask=in_saved, other=0.0)
         grad_e -= _dot(_load(dy, at1, live1, col_v, V), state)
-        grad_q += _dot(_load(do, at1, live1, col_v, V).to(dtype), state)
+        grad_q += _dot((_load(do, at1, live1, col_v, V).to(tl.float32) * SCALE).to(dtype), state)
         grad_p += _dot(_load(u, at1, live1, col_v, V), dstate)
         grad_w += _dot(_load(yw, at1, live1, col_v, V), dstate)
         dtotal += tl.sum(state.to(tl.float32) * dstate.to(tl.float32), 0)
@@ -606,7 +602,7 @@ def decode(
     at_state = sequence * (K * V) + col_k[:, None] * V + col_v[None, :]
     in_state = in_k[:, None] & in_v[None, :]
     state = tl.load(before + at_state, mask=in_state, other=0.0)
-    decay = tl.exp(tl.load(g + sequence * K + col_k, mask=in_k, other=0.0))[:, None]
+    decay = tl.exp(tl.load(g + sequence * K + col_k, mask=in_k, other=0.0).to(tl.float32))[:, None]
 
     p0 = tl.load(p + sequence * K + col_k, mask=in_k, other=0.0).to(tl.float32)
     u0 = tl.load(y + sequence * V + col_v, mask=in_v, other=0.0).to(tl.float32)
@@ -642,9 +638,12 @@ def _blocks(K: int, V: int, dtype: torch.dtype) -> tuple[int, int, int, int, int
 
 def _scan_forward(
     e: Tensor, p: Tensor, y: Tensor, w: Tensor, yw: Tensor, q: Tensor, g: Tensor, initial: Tensor, save: bool,
-    dtype: torch.dtype,
+    dtype: torch.dtype, scale: float,
 ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """The reads [B, T, H, reads, V] in dtype, the last state, and what the backward pass needs if `save`."""
+    """The reads [B, T, H, reads, V] in dtype, times scale, and the last state.
+
+    Third: what the backward pass needs, if `save`.
+    """
     B, T, H, _, K = p.shape
     V = initial.shape[-1]
     chunks = triton.cdiv(T, CHUNK)
@@ -657,7 +656,7 @@ def _scan_forward(
     q_decayed = torch.empty_like(q)
     p_decayed = torch.empty_like(p)
     w_decayed = torch.empty_like(w)
-    total = g.new_empty(B * H * chunks, K)
+    total = g.new_empty(B * H * chunks, K, dtype=torch.float32)
     o = initial.new_empty(B, T, H, 1, V, dtype=dtype)
     states = p.new_empty(B * H * chunks if save else 0, V, K)
     final = torch.empty_like(initial)
@@ -674,12 +673,12 @@ def _scan_forward(
         )
         scan[(B * H, triton.cdiv(V, BLOCK))](
             solved_k, solved_v, p_decayed, w_decayed, yw, q_decayed, m, n, total, initial, o, u, states, final, T, H,
-            K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, SAVE=save, num_stages=stages,
+            K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, SAVE=save, SCALE=scale, num_stages=stages,
         )
     return o, final, (e, p, w, yw, q, g, inverse, solved_k, b, m, n, q_decayed, p_decayed, w_decayed, total, u, states)
 
 
-def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor) -> tuple[Tensor, ...]:
+def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor, scale: float) -> tuple[Tensor, ...]:
     """The gradients of the packed rows, in their order, and of the first state."""
     (e, p, w, yw, q, g, inverse, solved_k, b, m, n, q_decayed, p_decayed, w_decayed, total, u, states) = saved
     B, T, H, _, K = p.shape
@@ -702,12 +701,14 @@ def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor) -> tup
     with torch.cuda.device_of(p):
         reverse_scan[(B * H, triton.cdiv(V, BLOCK))](
             solved_k, p_decayed, inverse, w_decayed, q_decayed, do, b, m, n, total, dfinal, dy, dyw, dstates, dinitial,
-            T, H, K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, num_stages=stages,
+            T, H, K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, SCALE=scale, num_stages=stages,
         )
-        couplings_grad[(B * H * chunks,)](dy, do, u, yw, da, db, dm, dn, T, H, V=V, BV=BV, C=CHUNK, num_stages=1)
+        couplings_grad[(B * H * chunks,)](
+            dy, do, u, yw, da, db, dm, dn, T, H, V=V, BV=BV, C=CHUNK, SCALE=scale, num_stages=1,
+        )
         local_grad[(B * H * chunks, triton.cdiv(K, BK))](
             e, q, p, w, g, dy, do, u, yw, da, db, dm, dn, states, dstates, de, dq, dp, dw, dg, T, H, K=K, V=V, BK=BK,
-            BV=BV, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, num_stages=1,
+            BV=BV, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, SCALE=scale, num_stages=1,
         )
     return de, dp, dy, dw, dyw, dq, dg.unsqueeze(3), dinitial
 
@@ -760,12 +761,12 @@ def _prologue(
     w_row = _row(k, tile)
     yw_row = _row(v, tile)
     q_row = _row(r, tile)
-    g_row = r.new_empty(B, T, H, 1, K, dtype=torch.float32)
+    g_row = _row(w, w.dtype)
     R = _rows(K, V)
     with torch.cuda.device_of(r):
         prologue[(triton.cdiv(B * T * H, R),)](
-            w, a, kappa, p_row, y_row, g_row, B * T, H, K=K, V=V, KP=triton.next_power_of_2(K),
-            VP=triton.next_power_of_2(V), ROWS=R,
+            a, kappa, p_row, y_row, B * T, H, K=K, V=V, KP=triton.next_power_of_2(K), VP=triton.next_power_of_2(V),
+            ROWS=R,
         )
     return e_row, p_row, y_row, w_row, yw_row, q_row, g_row
 
@@ -779,7 +780,8 @@ def _epilogue(reads: Tensor, r: Tensor, k: Tensor, kappa: Tensor, v: Tensor, w: 
     R = _rows(K, V)
     with torch.cuda.device_of(r):
         epilogue[(triton.cdiv(B * T, R) * H,)](
-            k, v, r, u, reads, o, B * T, H, K=K, V=V, KP=triton.next_power_of_2(K), VP=triton.next_power_of_2(V), ROWS=R,
+            k, v, r, u, reads, o, B * T, H, K=K, V=V, KP=triton.next_power_of_2(K), VP=triton.next_power_of_2(V),
+            ROWS=R,
         )
     return o
 
@@ -794,7 +796,7 @@ class _Run(torch.autograd.Function):
         r, k, kappa, v, w, a, u = (x.contiguous() for x in (r, k, kappa, v, w, a, u))
         tile = torch.bfloat16 if v.dtype == torch.bfloat16 else torch.float32
         rows = _prologue(r, k, kappa, v, w, a, u, tile)
-        reads, final, saved = _scan_forward(*rows, state, save, torch.float32)
+        reads, final, saved = _scan_forward(*rows, state, save, torch.float32, 1.0)
         ctx.save_for_backward(r, k, kappa, v, w, a, u, *saved)
         return _epilogue(reads, r, k, kappa, v, w, a, u), final
 
@@ -810,24 +812,23 @@ class _Run(torch.autograd.Function):
         R = _rows(V)
         with torch.cuda.device_of(r):
             epilogue_grad[(triton.cdiv(B * T * H, R),)](do, dreads, B * T, H, V=V, VP=triton.next_power_of_2(V), ROWS=R)
-        (de_row, dp_row, dy_row, dw_row, dyw_row, dq_row, dg_row, dinitial) = _scan_backward(saved, dreads, dfinal)
-        dr = dk = dkappa = dv = dw = da = du = None
-        if any(ctx.needs_input_grad[n] for n in (0, 1, 2, 3, 4, 5, 6)):
+        de_row, dp_row, dy_row, dw_row, dyw_row, dq_row, dg_row, dinitial = _scan_backward(saved, dreads, dfinal, 1.0)
+        dr = dk = dkappa = dv = da = du = None
+        if any(ctx.needs_input_grad[n] for n in (0, 1, 2, 3, 5, 6)):
             dr = torch.empty_like(r)
             dk = torch.empty_like(k)
             dkappa = torch.empty_like(kappa)
             dv = torch.empty_like(v)
-            dw = torch.empty_like(w)
             da = torch.empty_like(a)
             du = u.new_empty(triton.cdiv(B * T, _rows(K, V)), *u.shape, dtype=torch.float32)
             R = _rows(K, V)
             with torch.cuda.device_of(r):
                 prologue_grad[(triton.cdiv(B * T, R) * H,)](
-                    w, a, kappa, k, v, r, u, do, de_row, dp_row, dw_row, dyw_row, dq_row, dg_row, dr, dk, dkappa, dv,
-                    dw, da, du, B * T, H, K=K, V=V, KP=triton.next_power_of_2(K), VP=triton.next_power_of_2(V), ROWS=R,
+                    a, kappa, k, v, r, u, do, de_row, dp_row, dw_row, dyw_row, dq_row, dr, dk, dkappa, dv, da, du,
+                    B * T, H, K=K, V=V, KP=triton.next_power_of_2(K), VP=triton.next_power_of_2(V), ROWS=R,
                 )
             du = du.sum(0).to(u.dtype)
-        return (dr, dk, dkappa, dv, dw, da, du, dinitial, None)
+        return (dr, dk, dkappa, dv, dg_row.squeeze(3).to(w.dtype), da, du, dinitial, None)
 
 
 def run(
