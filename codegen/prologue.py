@@ -54,7 +54,7 @@ def prologue_source(rule: Rule, core: Core) -> str:
     state, chunk = scope.new("state"), scope.new("chunk")
     demand = Demand(rule, scope, state, chunk)
     tensors = core_tensors(core)
-    needed = _needed(rule, [e for e, _ in tensors.values()])
+    needed = needed_lets(rule, [e for e, _ in tensors.values()])
     for line in rule.lines:
         if isinstance(line, Let) and line.name in needed:
             demand.need(Ref(line.name, line.value.axis))
@@ -92,7 +92,7 @@ def prologue_source(rule: Rule, core: Core) -> str:
     return "\n\n\n".join([*helpers(scope), *scans, text]) + "\n"
 
 
-def _needed(rule: Rule, roots: list[Expr]) -> set[str]:
+def needed_lets(rule: Rule, roots: list[Expr]) -> set[str]:
     """The lets that the roots refer to, directly or through other lets."""
     found: set[str] = set()
     stack = list(roots)

@@ -30,7 +30,7 @@ def couplings_kernel(tiles: Tiles) -> Kernel | None:
     pointers += [f"d{pair.name}" for pair in tiles.pairs]
     pointers += ["dc"] if tiles.couplings else []
     docstring = "Gradients of the chunk's matrices, where they are not zero by construction."
-    text = KernelText("couplings_grad", docstring, pointers, ["V", "BV", "C"])
+    text = KernelText("couplings_grad", docstring, pointers, ["V", "BV", "C", *(["SCALE"] if "do" in pointers else [])])
     chunk_program(text)
     locate(text, tiles.groups)
     text(f"dtype: tl.constexpr = d{tiles.pairs[0].name}.dtype.element_ty", "")
@@ -40,7 +40,8 @@ def couplings_kernel(tiles: Tiles) -> Kernel | None:
         text("col = v + tl.arange(0, BV)")
         for x in lefts:
             source = "dy" if x.name == "e" else "do"
-            text(f"{x.name}_tile = _load({source}, {x.at}, {x.live}, col, V).to(dtype)")
+            tile = f"_load({source}, {x.at}, {x.live}, col, V)"
+            text(f"{x.name}_tile = {f'({tile}.to(tl.float32) * SCALE)' if source == 'do' else tile}.to(dtype)")
         for x in tiles.rights:
             source = "u" if x.name == "p" else "yw"
             text(f"{x.name}_tile = _load_t({source}, {x.at}, {x.live}, col, V)")
@@ -98,7 +99,7 @@ def local_kernel(tiles: Tiles) -> Kernel:
     pointers += [f"d{x.name}" for x in tiles.groups]
     pointers += ["dg"] if tiles.decays else []
     docstring = "Gradients of the chunk's covectors, directions and log decays, for a block of K."
-    constants = ["K", "V", "BK", "BV", "C", "LEVELS"]
+    constants = ["K", "V", "BK", "BV", "C", "LEVELS", *(["SCALE"] if tiles.q else [])]
     text = KernelText("local_grad", docstring, pointers, constants)
     chunk_program(text, "tl.cdiv(K, BK)")
     locate(text, tiles.groups)
@@ -149,7 +150,8 @@ def _through_state(text: Text, tiles: Tiles) -> None:
         )
         for x in tiles.groups:
             state = "state" if x in tiles.lefts else "dstate"
-            tile = f"_load({_value(x)}, {x.at}, {x.live}, col_v, V){'.to(dtype)' if x.name == 'q' else ''}"
+            tile = f"_load({_value(x)}, {x.at}, {x.live}, col_v, V)"
+            tile = f"({tile}.to(tl.float32) * SCALE).to(dtype)" if x.name == "q" else tile
             sign = "-" if x.name == "e" else "+"
             text(f"grad_{x.name} {sign}= _dot({tile}, {state})")
         if tiles.decays:

@@ -10,29 +10,38 @@ from .expr import Scope, scope_of
 from .prologue import prologue_source
 from .shape import Shape, shape_of
 from .text import arguments_of, function, line_comment, module
-from .triton_launch import chunk_size, columns, host_source, kernels_of
+from .tape_rule import fused_lacks, tape_of
+from .triton_expr import called
+from .triton_fused import fused_sources
+from .triton_config import table_source
+from .triton_launch import kernels_of, launch_source, tensors_source
+from .triton_prologue import MEMORY, row_kernels
 from .triton_text import device_functions
-from .triton_tiles import tiles_of
+from .triton_tiles import Tiles, tiles_of
 
 
-def triton_source(rule: Rule, core: Core) -> str:
+def triton_source(rule: Rule, core: Core, *, fused: bool = True) -> str:
     """Source text of a module with kernels, gradients and decode for one rule. It defines, as other backends do,
 
-        prologue, start
+        start
         run(inputs..., params..., state=None) -> (output [B, T, H, V], state after the sequence)
         step(state, inputs..., params...) -> (output [B, H, V], state after the token)
 
-    The dtype of the first value input is that of the output and decides how products are taken. ValueError where a
-    token has more rows than a chunk of the kernels holds.
+    The dtype of the first value input is that of the output and decides how products are taken. The prologue is kernels
+    too unless `fused_lacks` says why not, or `fused` is False: then it is PyTorch. ValueError where a token has more
+    rows than a chunk of the kernels holds.
     """
     shape = shape_of(core)
-    parts = [
-        *scan_parts(shape),
-        prologue_source(rule, core).strip("\n"),
-        start_source(rule),
-        _run(rule, shape),
-        _step(rule, shape),
-    ]
+    if fused and fused_lacks(rule, core) is None:
+        parts = _fused_parts(rule, core)
+    else:
+        parts = [
+            *scan_parts(shape),
+            prologue_source(rule, core).strip("\n"),
+            start_source(rule),
+            _run(rule, shape),
+            _step(rule, shape),
+        ]
     lines = [f"    {line_comment(rule, line)[2:]}" for line in rule.lines]
     docstring = "\n".join([rule.title or rule.name, "", *lines, "", *_notation(shape)])
     return triton_module(docstring, parts)
@@ -51,11 +60,27 @@ def scan_parts(shape: Shape) -> list[str]:
     """What a shape has of the module: its kernels and their host functions (`triton_launch`)."""
     tiles = tiles_of(shape)
     kernels = kernels_of(tiles)
-    sizes = (
-        f"CHUNK = {chunk_size(tiles)}  # tokens of a chunk\nCOLUMNS = {columns(tiles)}  # of a tile, half in float32"
-    )
-    sizes += '\nSTAGES = {}\nWARPS = {"intra": 4, "keys": 4, "values": 4, "scan": 4, "reverse_scan": 4, "couplings_grad": 4, "local_grad": 4}'
-    return [sizes, *device_functions(tiles), *kernels.sources, *host_source(tiles, kernels)]
+    launches = launch_source(tiles, kernels)
+    return [table_source(tiles, kernels.names), *device_functions(tiles), *kernels.sources, *launches, *tensors_source(tiles)]
+
+
+def _fused_parts(rule: Rule, core: Core) -> list[str]:
+    """Everything of a module whose prologue is kernels."""
+    tiles = tiles_of(shape_of(core))
+    kernels, tape = kernels_of(tiles), tape_of(rule, core, tiles)
+    rows = row_kernels(tape)
+    sources = [x.kernel.source for x in rows.all]
+    return [
+        table_source(tiles, kernels.names),
+        *device_functions(tiles),
+        MEMORY.strip("\n"),
+        *called(sources),
+        *sources,
+        *kernels.sources,
+        *launch_source(tiles, kernels),
+        start_source(rule),
+        *fused_sources(tape, tiles, rows),
+    ]
 
 
 def triton_module(docstring: str, parts: list[str]) -> str:

@@ -16,7 +16,10 @@ from .triton_tiles import Group, Tiles
 
 
 def forward_kernel(tiles: Tiles) -> Kernel:
-    """The kernel `scan`. SAVE keeps what the backward pass reads: the state before each chunk, and U."""
+    """The kernel `scan`. SAVE keeps what the backward pass reads: the state before each chunk, and U.
+
+    SCALE is a constant factor of all that is read, here and in the backward pass.
+    """
     e, p, w, q = tiles.e, tiles.p, tiles.w, tiles.q
     pointers = ["solved_k", "solved_v", "p"] if p else []
     pointers += ["w", "yw"] if w else []
@@ -28,7 +31,7 @@ def forward_kernel(tiles: Tiles) -> Kernel:
     pointers += ["u"] if p else []
     pointers += ["states", "final"]
     docstring = "All chunks of a sequence and head in time order, for a block of value columns."
-    text = KernelText("scan", docstring, pointers, ["K", "V", "KP", "BV", "C", "SAVE"])
+    text = KernelText("scan", docstring, pointers, ["K", "V", "KP", "BV", "C", "SAVE", *(["SCALE"] if q else [])])
     _program(text, "states")
     text("state = tl.load(initial + at_state, mask=in_state, other=0.0)")
     with text.block("for chunk in range(chunks):"):
@@ -53,7 +56,7 @@ def forward_kernel(tiles: Tiles) -> Kernel:
                 if pair:
                     matrix = f"_matrix({name}, number, {pair.right.size}, {q.size})"
                     text(f"out += _dot({tile}, tl.load({matrix}))")
-            text(f"_store_t(o, {q.at}, {q.live}, col_v, V, out.to(o.dtype.element_ty))")
+            text(f"_store_t(o, {q.at}, {q.live}, col_v, V, (out * SCALE).to(o.dtype.element_ty))")
         _decayed(text, tiles, "state")
         for x, tile in ((p, "u_tile"), (w, "yw_tile")):
             if x:
@@ -75,7 +78,7 @@ def reverse_kernel(tiles: Tiles) -> Kernel:
     pointers += ["dyw"] if w else []
     pointers += ["dstates", "dinitial"]
     docstring = "All chunks of a sequence and head against time, for a block of value columns."
-    text = KernelText("reverse_scan", docstring, pointers, ["K", "V", "KP", "BV", "C"])
+    text = KernelText("reverse_scan", docstring, pointers, ["K", "V", "KP", "BV", "C", *(["SCALE"] if q else [])])
     _program(text, "dstates")
     text("dstate = tl.load(dfinal + at_state, mask=in_state, other=0.0)")
     with text.block("for step in range(chunks):"):
@@ -83,7 +86,7 @@ def reverse_kernel(tiles: Tiles) -> Kernel:
         _chunk(text, tiles)
         text("dstate_tile = dstate.to(dtype)", "tl.store(dstates + at_saved, dstate_tile, mask=in_state)")
         if q:
-            text(f"do_tile = _load_t(do, {q.at}, {q.live}, col_v, V).to(dtype)")
+            text(f"do_tile = (_load_t(do, {q.at}, {q.live}, col_v, V).to(tl.float32) * SCALE).to(dtype)")
         if e and p:
             _from_right(text, tiles, p, "du_tile", "m")
             text(

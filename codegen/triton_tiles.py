@@ -118,12 +118,6 @@ class Tiles:
         return (*self.lefts, *self.rights)
 
     @property
-    def plain_read(self) -> bool:
-        """Whether the output is the one read as it is, so that the scan can write it in the output's dtype."""
-        reads = self.shape.reads
-        return len(reads) == 1 and reads[0].factor == "none" and not self.shape.rest
-
-    @property
     def merged(self) -> bool:
         """Whether one square product meets all pairs of rows at a dyadic level (see `triton_intra`).
 
