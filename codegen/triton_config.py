@@ -31,7 +31,7 @@ OVER_VALUES = ("values", "scan", "reverse_scan", "couplings_grad")
 def chunk_size(tiles: Tiles) -> int:
     """Tokens of a chunk: tiles of at most 64 rows where that leaves the 16 tokens that a matrix product needs."""
     widest = max(x.slots for x in tiles.groups)
-    most = 32 if tiles.decay == "key" or tiles.e else 64
+    most = 64 if not tiles.e and tiles.decay != "key" else 32 if tiles.merged or tiles.decay != "key" else 16
     return max(16, min(most, 64 // widest))
 
 
@@ -48,16 +48,18 @@ def _rows(tiles: Tiles) -> int:
 def _bfloat16(tiles: Tiles) -> dict[str, Launch]:
     rows = _rows(tiles)
     found = {
-        "intra": Launch(64, 1 if rows <= 32 else 4, 1),
-        "keys": Launch(64, 2, 1) if tiles.decay == "key" else Launch(128, 4, 1),
-        "values": Launch(128, 4, 1),
+        "intra": Launch(64, 1 if rows <= 32 else 4, 3),
+        "keys": Launch(64, 2, 1) if tiles.decay == "key" else Launch(128, 2, 1),
+        "values": Launch(128, 2, 1),
         "scan": Launch(64, 4, 3),
         "reverse_scan": Launch(64, 4, 3),
         "couplings_grad": Launch(64, 2 if rows <= 32 else 4, 3),
-        "local_grad": Launch(64, 4, 3),
+        "local_grad": Launch(64, 4, 2),
     }
-    if rows <= 32 and not tiles.merged and tiles.decay != "none" or tiles.merged and not tiles.e:
-        found["local_grad"] = Launch(128, 4, 3)
+    if tiles.merged:
+        found |= {"intra": Launch(128, 2, 1), "local_grad": Launch(64 if tiles.e else 128, 4, 3)}
+    elif tiles.e and rows <= 32 and tiles.decay != "key":
+        found["local_grad"] = Launch(128, 4, 2)
     if rows > 64:
         found |= {"intra": Launch(32, 8, 1), "keys": Launch(32, 4, 1), "local_grad": Launch(32, 4, 1)}
     return found
