@@ -280,7 +280,9 @@ def main() -> None:
                 torch.cuda.empty_cache()
             row |= {"floor_fwd_ms": round(forward, 4), "floor_fwdbwd_ms": round(both, 4)}
             report["rows"].append(row)
-            ratios = [row.get(f"peer_{k}", math.nan) / row.get(k, math.nan) for k in ("fwd_ms", "fwdbwd_ms", "peak_mib")]
+            ratios = [
+                row.get(f"peer_{k}", math.nan) / row.get(k, math.nan) for k in ("fwd_ms", "fwdbwd_ms", "peak_mib")
+            ]
             times = f"{row.get('fwd_ms')} {row.get('fwdbwd_ms')} ms, {row.get('peak_mib')} MiB"
             print(f"{name:<14}{B}x{T}x{H}x{D}  {times}; peer / ours {[f'{r:.2f}' for r in ratios]}", flush=True)
             (options.out / "peer.json").write_text(json.dumps(report, indent=1) + "\n")
