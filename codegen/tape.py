@@ -170,7 +170,8 @@ class Tape:
 
 
 _SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
-_CALLS = ("exp", "log", "sqrt", "rsqrt", "sigmoid", "softplus", "tanh", "abs", "min", "max")
+_CALLS = {x: x for x in ("exp", "log", "sqrt", "rsqrt", "sigmoid", "softplus", "tanh", "abs", "min", "max")}
+_CALLS |= {"at_least": "max", "at_most": "min"}
 
 
 def _folded(name: str, values: list[float]) -> tuple[float] | None:
@@ -178,7 +179,7 @@ def _folded(name: str, values: list[float]) -> tuple[float] | None:
     if name in _SYMBOLS:
         found = consts.binary(_SYMBOLS[name], *values)
     elif name in _CALLS:
-        found = consts.call(name, *values)
+        found = consts.call(_CALLS[name], *values)
     elif name == "neg":
         found = -values[0]
     else:

@@ -39,11 +39,11 @@ def _log1p(x):
     series = 1 / 9 + z * (1 / 11 + z * (1 / 13 + z * (1 / 15)))
     return 2.0 * s * (1.0 + z * (1 / 3 + z * (1 / 5 + z * (1 / 7 + z * series))))
 ''',
-    "_softplus": '''
+    "_softplus": """
 @triton.jit
 def _softplus(x):
     return tl.maximum(x, 0.0) + _log1p(tl.exp(-tl.abs(x)))
-''',
+""",
     "_log_softplus": '''
 @triton.jit
 def _log_softplus(x):
@@ -56,12 +56,12 @@ def _sign(x):
     """-1, 0 or 1."""
     return tl.where(x > 0.0, 1.0, 0.0) - tl.where(x < 0.0, 1.0, 0.0)
 ''',
-    "_tanh": '''
+    "_tanh": """
 @triton.jit
 def _tanh(x):
     e = _expm1(-2.0 * tl.abs(x))
     return _sign(x) * (-e / (2.0 + e))
-''',
+""",
     "_share": '''
 @triton.jit
 def _share(d, a, b):

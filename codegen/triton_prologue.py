@@ -157,7 +157,9 @@ def _kernel(rule: RuleTape, name: str, docstring: str, targets: Sequence[Target]
     _program(text, by_head, axes, dims, writer, entries)
     for x in leaves:
         given = rule.given(x)
-        text(f"{writer.names[x]} = {_load(pointers[given.name], given.count, given.level, tape[x].axis, tape[x].data[1])}")  # type: ignore[index]
+        text(
+            f"{writer.names[x]} = {_load(pointers[given.name], given.count, given.level, tape[x].axis, tape[x].data[1])}"
+        )  # type: ignore[index]
     _body(text, rule, writer, targets, outputs, roots)
     return RowKernel(text.kernel(), tuple(sources), tuple(targets), by_head)
 
@@ -172,7 +174,9 @@ def _pointer(source: str, names: _Names) -> str:
     return f"{names.rule[source]}_in"
 
 
-def _program(text: KernelText, by_head: bool, axes: set[Axis], dims: set[object], writer: Writer, entries: list[int]) -> None:
+def _program(
+    text: KernelText, by_head: bool, axes: set[Axis], dims: set[object], writer: Writer, entries: list[int]
+) -> None:
     text("pid = tl.program_id(0).to(tl.int64)")
     if by_head:
         text(
@@ -219,12 +223,18 @@ def _store(pointer: str, target: Target, index: int, tile: str) -> str:
 
 
 def _body(
-    text: KernelText, rule: RuleTape, writer: Writer, targets: Sequence[Target], outputs: dict[str, str], roots: list[int]
+    text: KernelText,
+    rule: RuleTape,
+    writer: Writer,
+    targets: Sequence[Target],
+    outputs: dict[str, str],
+    roots: list[int],
 ) -> None:
     """The statements, each let under its line of the rule, and each result stored as soon as it is there."""
     waiting: dict[int, list[Callable[[], None]]] = {}
     for target in targets:
         for i, x in enumerate(target.entries):
+
             def store(target: Target = target, i: int = i, x: int | None = x) -> None:
                 text(_store(outputs[target.name], target, i, "0.0" if x is None else writer.text(x)))
 

@@ -85,7 +85,7 @@ def _meet_t(left, right, level):
 
 @triton.jit
 def _log_decay(g, sequence, token, T, H, col, K: tl.constexpr):
-    """Log decays of the chunk's tokens in units of log 2, zero past the end, and finite: the exponential of -1e4 is 0."""
+    """Log decays of the chunk's tokens in units of log 2, zero past the end, and bounded: exp(-1e4) is 0."""
     row = (sequence // H * T + token) * H + sequence % H
     log = _load(g, row, token < T, col, K).to(tl.float32)
     return tl.maximum(log, -10000.0) * 1.4426950408889634
