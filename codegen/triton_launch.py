@@ -123,9 +123,8 @@ def _launch(text: Text, kernel: Kernel, grid: str, names: Mapping[str, str], con
     arguments = [names.get(x, x) for x in kernel.pointers]
     arguments += ["T", "H", *(f"{c}={constants.get(c, c)}" for c in kernel.constants)]
     if kernel.name != "decode":
-        arguments.append("num_stages=stages" if "scan" in kernel.name else "num_stages=1")
-    if kernel.name == "intra" and "_dot_wide" in kernel.source:
-        arguments.append("num_warps=8")
+        arguments.append("num_stages=stages" if "scan" in kernel.name else f'num_stages=STAGES.get("{kernel.name}", 1)')
+        arguments.append(f'num_warps=WARPS["{kernel.name}"]')
     text.call(f"{kernel.name}[{grid}]", arguments)
 
 
@@ -207,13 +206,14 @@ def _forward(text: Text, tiles: Tiles, kernels: Kernels) -> None:
     _sizes(text, tiles, "initial")
     for pair in tiles.pairs:
         name = "inverse" if pair.name == "a" else pair.name
-        text(f"{name} = {like}.new_empty(B * H * chunks, {_rows(pair.left)}, {_rows(pair.right)})")
+        rows, columns = (pair.right, pair.left) if pair.transposed else (pair.left, pair.right)
+        text(f"{name} = {like}.new_empty(B * H * chunks, {_rows(rows)}, {_rows(columns)})")
     if tiles.e:
         text("solved_k, solved_v, u = torch.empty_like(e), torch.empty_like(y), torch.empty_like(y)")
     if tiles.decays:
         text(*(f"{new} = torch.empty_like({old})" for old, new in _decayed(tiles).items()))
         columns = "B * H * chunks, K" if tiles.decay == "key" else "B * H * chunks"
-        text(f"total = g.new_empty({columns}, dtype=torch.float32)")
+        text(f"total = initial.new_empty({columns})")
     if tiles.q:
         text(f"o = initial.new_empty(B, T, H, {tiles.q.rows}, V, dtype=dtype)")
     else:
@@ -226,10 +226,10 @@ def _forward(text: Text, tiles: Tiles, kernels: Kernels) -> None:
             _launch(text, kernels.intra, "(B * H * chunks,)", names, _CONSTANTS)
         if kernels.keys:
             names = {f"{old}_out": new for old, new in decayed.items()} | {"solved": "solved_k"}
-            _launch(text, kernels.keys, "(B * H * chunks, triton.cdiv(K, BK))", names, _CONSTANTS)
+            _launch(text, kernels.keys, "(B * H * chunks * triton.cdiv(K, BK),)", names, _CONSTANTS)
         if kernels.values:
-            _launch(text, kernels.values, "(B * H * chunks, triton.cdiv(V, BV))", {"solved": "solved_v"}, _CONSTANTS)
-        _launch(text, kernels.forward, "(B * H, triton.cdiv(V, BLOCK))", decayed, _SCAN_CONSTANTS)
+            _launch(text, kernels.values, "(B * H * chunks * triton.cdiv(V, BV),)", {"solved": "solved_v"}, _CONSTANTS)
+        _launch(text, kernels.forward, "(B * H * triton.cdiv(V, BLOCK),)", decayed, _SCAN_CONSTANTS)
     text.call("return o, final, ", _saved(tiles))
 
 
@@ -247,16 +247,18 @@ def _backward(text: Text, tiles: Tiles, kernels: Kernels, inputs: list[str]) -> 
         text(f"dc = dfinal.new_empty(B, T, H, {len(tiles.couplings)})")
     text(*(f"d{x.name} = torch.empty_like({x.name})" for x in tiles.groups))
     if tiles.decays:
-        partial = "triton.cdiv(K, BK), dtype=torch.float32"
-        text(f"dg = g.new_empty(B, T, H, {'K' if tiles.decay == 'key' else partial})")
+        if tiles.decay == "key":
+            text("dg = torch.empty_like(g)")
+        else:
+            text("dg = g.new_empty(B, T, H, triton.cdiv(K, BK), dtype=torch.float32)")
     with text.block(f"with torch.cuda.device_of({like}):"):
-        _launch(text, kernels.reverse, "(B * H, triton.cdiv(V, BLOCK))", _decayed(tiles), _SCAN_CONSTANTS)
+        _launch(text, kernels.reverse, "(B * H * triton.cdiv(V, BLOCK),)", _decayed(tiles), _SCAN_CONSTANTS)
         if kernels.couplings:
             _launch(text, kernels.couplings, "(B * H * chunks,)", {}, _CONSTANTS)
-        _launch(text, kernels.local, "(B * H * chunks, triton.cdiv(K, BK))", {}, _CONSTANTS)
+        _launch(text, kernels.local, "(B * H * chunks * triton.cdiv(K, BK),)", {}, _CONSTANTS)
     gradients = {f"d{x}": f"d{x}" for x in inputs}
     if tiles.decays:
-        gradients["dg"] = "dg.unsqueeze(3)" if tiles.decay == "key" else "dg.sum(-1, keepdim=True)"
+        gradients["dg"] = "dg" if tiles.decay == "key" else "dg.sum(-1, keepdim=True).to(g.dtype)"
     text(f"return {', '.join(gradients.values())}, dinitial")
 
 

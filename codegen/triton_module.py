@@ -83,7 +83,11 @@ def _fused_parts(rule: Rule, core: Core) -> list[str]:
 
 
 def _constants(tiles: Tiles) -> str:
-    return f"CHUNK = {chunk_size(tiles)}  # tokens of a chunk\nCOLUMNS = {columns(tiles)}  # of a tile, half in float32"
+    sizes = (
+        f"CHUNK = {chunk_size(tiles)}  # tokens of a chunk\nCOLUMNS = {columns(tiles)}  # of a tile, half in float32"
+    )
+    sizes += '\nSTAGES = {}\nWARPS = {"intra": 4, "keys": 4, "values": 4, "scan": 4, "reverse_scan": 4, "couplings_grad": 4, "local_grad": 4}'
+    return sizes
 
 
 def triton_module(docstring: str, parts: list[str]) -> str:

@@ -11,7 +11,7 @@ and a tile straight from memory on its right.
 
 from __future__ import annotations
 
-from .triton_text import Kernel, KernelText, Text, locate
+from .triton_text import Kernel, KernelText, Text, blocks_of, locate
 from .triton_tiles import Group, Tiles
 
 
@@ -54,9 +54,9 @@ def forward_kernel(tiles: Tiles) -> Kernel:
             for name, tile in (("m", "u_tile"), ("n", "yw_tile")):
                 pair = tiles.pair(name)
                 if pair:
-                    matrix = f"_matrix_t({name}, number, {q.size}, {pair.right.size})"
+                    matrix = f"_matrix({name}, number, {pair.right.size}, {q.size})"
                     text(f"out += _dot({tile}, tl.load({matrix}))")
-            text(f"_store_t(o, {q.at}, {q.live}, col_v, V, out * SCALE)")
+            text(f"_store_t(o, {q.at}, {q.live}, col_v, V, (out * SCALE).to(o.dtype.element_ty))")
         _decayed(text, tiles, "state")
         for x, tile in ((p, "u_tile"), (w, "yw_tile")):
             if x:
@@ -111,12 +111,12 @@ def reverse_kernel(tiles: Tiles) -> Kernel:
 
 
 def _program(text: Text, saved: str) -> None:
+    blocks_of(text, "tl.cdiv(V, BV)", "sequence")
     text(
-        "sequence = tl.program_id(0).to(tl.int64)",
         "chunks = tl.cdiv(T, C)",
         "tau = tl.arange(0, C)",
         "col_k = tl.arange(0, KP)",
-        "col_v = tl.program_id(1) * BV + tl.arange(0, BV)",
+        "col_v = block * BV + tl.arange(0, BV)",
         "at_state = sequence * (K * V) + col_k[None, :] * V + col_v[:, None]",
         "in_state = (col_k < K)[None, :] & (col_v < V)[:, None]",
         f"dtype: tl.constexpr = {saved}.dtype.element_ty",
@@ -141,5 +141,5 @@ def _from_right(text: Text, tiles: Tiles, x: Group, tile: str, name: str) -> Non
     text(f"{tile} = _dot(dstate_tile, _load_t({x.name}, {x.at}, {x.live}, col_k, K))")
     pair = tiles.pair(name)
     if pair:
-        matrix = f"_matrix({name}, number, {pair.left.size}, {x.size})"
+        matrix = f"_matrix_t({name}, number, {x.size}, {pair.left.size})"
         text(f"{tile} += _dot(do_tile, tl.load({matrix}))")
