@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from stateir.ir import Axis, Expr, Input, Let, Line, Param, Prev, Ref, Rule, walk
+from stateir.ir import Axis, Expr, Input, Let, Line, Param, Ref, Rule
 from stateir.normal import Core
 
-from .carried import carries_s_alone
 from .prologue import LOWEST_LOG_DECAY, core_tensors, needed_lets
 from .reverse import reverse
 from .tape import Level, Lowering, Tape
@@ -17,20 +16,6 @@ from .triton_tiles import Tiles
 
 # Names of leaves that no rule can have: what the scan read, and the cotangents of the output and of packed rows.
 READS, OUTPUT = "the reads", "d of the output"
-
-
-def fused_lacks(rule: Rule, core: Core) -> str | None:
-    """Why a rule's prologue is not written as kernels; None if it is."""
-    if not carries_s_alone(rule):
-        return "the rule carries more than S"
-    roots = [e for e, _ in core_tensors(core).values()]
-    for e in [*roots, *(rule.lets[name] for name in needed_lets(rule, roots))]:
-        for x in walk(e):
-            if isinstance(x, Prev):
-                return "it looks back in time"
-            if x.axis not in (Axis.SCALAR, Axis.KEY, Axis.VALUE):
-                return f"it has a {x.axis.value}"
-    return None
 
 
 @dataclass(frozen=True)
@@ -72,19 +57,19 @@ class RuleTape:
 
     def alias(self, name: str) -> str | None:
         """The input that a packed tensor is, if it is one."""
-        if len(self.packed[name]) != 1 or self.packed[name][0] is None:
+        (member, *others) = self.packed[name]
+        if member is None or others:
             return None
-        entry = self.tape[self.packed[name][0]]
-        if entry.op != "leaf" or entry.level is not Level.TOKEN or self.argument(entry.data[0]).size is not None:  # type: ignore[index]
-            return None
-        return str(entry.data[0])  # type: ignore[index]
+        entry = self.tape[member]
+        alone = entry.op == "leaf" and entry.level is Level.TOKEN and entry.key[1] is None
+        return entry.key[0] if alone else None
 
     def argument(self, name: str) -> Input | Param:
         return next(d for d in self.rule.arguments if d.name == name)
 
     def given(self, entry: int) -> Given:
         """Where a leaf comes from."""
-        name = str(self.tape[entry].data[0])  # type: ignore[index]
+        name, _ = self.tape[entry].key
         if name == READS:
             return Given(name, len(self.reads), Level.TOKEN)
         if name == OUTPUT:
@@ -112,12 +97,12 @@ class RuleTape:
                     d = tape.leaf(f"d {name}", tape[entry].axis, Level.TOKEN, i if len(members) > 1 else None)
                     cotangents.setdefault(entry, []).append(d)
         leaves: dict[str, list[int]] = {}
-        for d in self.rule.arguments:
-            level = Level.TOKEN if isinstance(d, Input) else Level.HEAD
-            indices = [None] if d.size is None else list(range(d.size))
-            leaves[d.name] = [tape.leaf(d.name, d.axis, level, i) for i in indices]
-        found = reverse(tape, cotangents, [x for each in leaves.values() for x in each])
-        return {name: tuple(found[x] for x in each) for name, each in leaves.items()}
+        for x in self.rule.arguments:
+            level = Level.TOKEN if isinstance(x, Input) else Level.HEAD
+            indices = [None] if x.size is None else list(range(x.size))
+            leaves[x.name] = [tape.leaf(x.name, x.axis, level, i) for i in indices]
+        found = reverse(tape, cotangents, [n for each in leaves.values() for n in each])
+        return {name: tuple(found[n] for n in each) for name, each in leaves.items()}
 
     @property
     def _output_cotangent(self) -> int:
@@ -125,7 +110,7 @@ class RuleTape:
 
 
 def tape_of(rule: Rule, core: Core, tiles: Tiles) -> RuleTape:
-    """The tape of a rule that `fused_lacks` nothing."""
+    """The tape of a rule that `stateir.plan.unfused` has nothing against."""
     lowering = Lowering(rule)
     tape = lowering.tape
     sections: list[Section] = []
