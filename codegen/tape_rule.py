@@ -40,8 +40,8 @@ class Given:
 class RuleTape:
     """`packed` has the entries of each packed tensor's members, None where a row has no value.
 
-    `output` is the entry of the output, made of the leaves `reads`. It is the one read times `scale` (None: as it is)
-    where the rule is `direct`, so that the scan writes it. `lets` and `rows` name entries.
+    `output` is the entry of the output, made of the leaves `reads`; a constant factor of a single read is left to the
+    scan as its `scale` (None: there is none). `lets` and `rows` name entries.
     """
 
     rule: Rule
@@ -49,7 +49,6 @@ class RuleTape:
     packed: dict[str, tuple[int | None, ...]]
     output: int
     reads: tuple[int, ...]
-    direct: bool
     scale: Expr | None
     lets: dict[int, str]
     rows: dict[int, str]
@@ -63,6 +62,11 @@ class RuleTape:
         entry = self.tape[member]
         alone = entry.op == "leaf" and entry.level is Level.TOKEN and entry.key[1] is None
         return entry.key[0] if alone else None
+
+    @property
+    def direct(self) -> bool:
+        """Whether the output is what the scan reads, as it is."""
+        return self.reads == (self.output,)
 
     def argument(self, name: str) -> Input | Param:
         return next(d for d in self.rule.arguments if d.name == name)
@@ -82,7 +86,7 @@ class RuleTape:
     @cached_property
     def read_gradients(self) -> tuple[int, ...]:
         """The cotangents of the reads, from that of the output."""
-        found = reverse(self.tape, {self.output: [self._output_cotangent]}, self.reads)
+        found = reverse(self.tape, {self.output: [self.output_cotangent]}, self.reads)
         assert all(d is not None for d in found.values())
         return tuple(d for d in found.values() if d is not None)
 
@@ -90,7 +94,7 @@ class RuleTape:
     def gradients(self) -> dict[str, tuple[int | None, ...]]:
         """The cotangents of every argument, one for each element of an array; None for what nothing depends on."""
         tape = self.tape
-        cotangents: dict[int, list[int]] = {} if self.direct else {self.output: [self._output_cotangent]}
+        cotangents: dict[int, list[int]] = {} if self.direct else {self.output: [self.output_cotangent]}
         for name, members in self.packed.items():
             for i, entry in enumerate(members):
                 if entry is not None:
@@ -104,8 +108,8 @@ class RuleTape:
         found = reverse(tape, cotangents, [n for each in leaves.values() for n in each])
         return {name: tuple(found[n] for n in each) for name, each in leaves.items()}
 
-    @property
-    def _output_cotangent(self) -> int:
+    @cached_property
+    def output_cotangent(self) -> int:
         return self.tape.leaf(OUTPUT, Axis.VALUE, Level.TOKEN)
 
 
@@ -133,7 +137,12 @@ def tape_of(rule: Rule, core: Core, tiles: Tiles) -> RuleTape:
     reads = tuple(
         tape.leaf(READS, Axis.VALUE, Level.TOKEN, r if len(core.reads) > 1 else None) for r in range(len(core.reads))
     )
-    terms = [tape.op("mul", tensors[f"f{r}"], x) if f"f{r}" in tensors else x for r, x in enumerate(reads)]
+    factors = {r: tensors[f"f{r}"] for r in range(len(reads)) if f"f{r}" in tensors}
+    scale = None
+    if len(reads) == 1 and 0 in factors and tape[factors[0]].level is Level.CONSTANT:
+        scale = core.reads[0].factor
+        del factors[0]
+    terms = [tape.op("mul", factors[r], x) if r in factors else x for r, x in enumerate(reads)]
     terms += [tensors["rest"]] if "rest" in tensors else []
     output = terms[0]
     for term in terms[1:]:
@@ -141,7 +150,4 @@ def tape_of(rule: Rule, core: Core, tiles: Tiles) -> RuleTape:
     members = {
         name: tuple(tensors[key] if key else None for key in keys) for name, keys in packed(tiles).items()
     }  # fmt: skip
-    constant = "f0" not in tensors or tape[tensors["f0"]].level is Level.CONSTANT
-    direct = len(reads) == 1 and "rest" not in tensors and constant
-    scale = core.reads[0].factor if direct else None
-    return RuleTape(rule, tape, members, output, reads, direct, scale, lets, rows, tuple(sections))
+    return RuleTape(rule, tape, members, output, reads, scale, lets, rows, tuple(sections))

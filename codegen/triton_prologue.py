@@ -79,6 +79,7 @@ def row_kernels(rule: RuleTape) -> RowKernels:
     if not rule.direct:
         epilogue = _kernel(rule, "epilogue", "The output, from what the scan has read.",
                            [Target(OUTPUT, rule.rule.read.name, (rule.output,), Axis.VALUE)])  # fmt: skip
+    if rule.read_gradients != (rule.output_cotangent,):
         epilogue_grad = _kernel(rule, "epilogue_grad", "The gradient of what the scan has read.",
                                 [Target(READS, "dreads", rule.read_gradients, Axis.VALUE)])  # fmt: skip
     return RowKernels(

@@ -436,4 +436,4 @@ def step(state: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor
     K = q.shape[-1]
     rows = _prologue(q, k, v, torch.float32)
     reads, state = _decode(*rows, state)
-    return (reads.squeeze(3) * (1 / math.sqrt(K))).squeeze(1), state
+    return (reads * (1 / math.sqrt(K))).squeeze(3).squeeze(1), state
