@@ -13,7 +13,7 @@ from torch import Tensor
 
 import stateir
 from stateir.affine import normal_form
-from stateir.codegen import triton_module
+from stateir.codegen import triton_config, triton_module
 from stateir.codegen.generated import load_source
 from stateir.codegen.samples import sample_arguments
 from stateir.codegen.text import module
@@ -31,7 +31,7 @@ FAST = {"many", "gdn2", "retention", "rwkv7"}
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Chunks of 16 tokens, and every uninitialised tensor full of NaN."""
-    monkeypatch.setattr(triton_module, "chunk_size", lambda tiles: 16)
+    monkeypatch.setattr(triton_config, "chunk_size", lambda tiles: 16)
     torch.use_deterministic_algorithms(True, warn_only=True)
     yield
     torch.use_deterministic_algorithms(False)
