@@ -63,12 +63,13 @@ def results(made: ModuleType, arguments: dict[str, Tensor]) -> dict[str, Tensor]
 RULES = [n for n in names() if is_fused(stateir.load(n))]
 
 
-# Sums over what is not 0 past the last channel, params under functions, a factor and a rest, an array.
+# Sums over what is not 0 past the last channel or is not finite past the last token, params under functions, a factor and
+# a rest, an array.
 MANY = """rule many
-input  q: key, k: key, v[2]: value, c: scalar, t: scalar in (0, inf)
+input  q: key, k: key, v[2]: value, c: scalar, t: scalar in (0, inf), r: scalar in [1, 2]
 param  u: key, s: scalar, D: value
 let    n = exp(k) @ exp(u * q)
-let    d = unit(k) / (1 + softplus(c)) + tanh(s) * max(q, u)
+let    d = unit(k) / (1 + softplus(c)) + tanh(s / r) * max(q, u)
 let    z = (sigmoid(v[1]) @ exp(D)) / 36
 update S  = sigmoid(c + s) * S
 update S += outer(d, abs(v[0]) * D - 0.01 * d @ S) + outer(log(1 + n) / 20 * k, min(v[1], v[0]))
