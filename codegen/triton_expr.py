@@ -1,8 +1,8 @@
 """A tape's operations as Triton text, on tiles of rows in float32.
 
-A tile has a token's key vectors ([ROWS, KP]), value vectors ([ROWS, VP]) or scalars ([ROWS, 1]) in its rows; what depends
-on the head alone has one row. Columns past K or V, and rows past the last token, are loaded as 0: a sum over them masks
-whatever does not stay 0 there.
+A tile has a token's key vectors ([ROWS, KP]), value vectors ([ROWS, VP]) or scalars ([ROWS, 1]) in its rows; what
+depends on the head alone has one row. Columns past K or V, and rows past the last token, are loaded as 0: a sum over
+them masks whatever does not stay 0 there.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def _log1p(x):
     series = 1 / 9 + z * (1 / 11 + z * (1 / 13 + z * (1 / 15)))
     return 2.0 * s * (1.0 + z * (1 / 3 + z * (1 / 5 + z * (1 / 7 + z * series))))
 ''',
-    "_softplus": '''
+    "_softplus": """
 @triton.jit
 def _softplus(x):
     return tl.maximum(x, 0.0) + _log1p(tl.exp(-tl.abs(x)))
-''',
+""",
     "_log_softplus": '''
 @triton.jit
 def _log_softplus(x):
@@ -56,12 +56,22 @@ def _sign(x):
     """-1, 0 or 1."""
     return tl.where(x > 0.0, 1.0, 0.0) - tl.where(x < 0.0, 1.0, 0.0)
 ''',
-    "_tanh": '''
+    "_tanh": """
 @triton.jit
 def _tanh(x):
     e = _expm1(-2.0 * tl.abs(x))
     return _sign(x) * (-e / (2.0 + e))
-''',
+""",
+    "_max": """
+@triton.jit
+def _max(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+""",
+    "_min": """
+@triton.jit
+def _min(a, b):
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+""",
     "_share": '''
 @triton.jit
 def _share(d, a, b):
@@ -74,8 +84,7 @@ _CALLS = {
     "exp": "tl.exp({})", "expm1": "_expm1({})", "log": "tl.log({})", "sqrt": "tl.sqrt({})", "rsqrt": "tl.rsqrt({})",
     "sigmoid": "tl.sigmoid({})", "softplus": "_softplus({})", "tanh": "_tanh({})", "abs": "tl.abs({})",
     "logsigmoid": "(-_softplus(-({})))", "log_softplus": "_log_softplus({})", "sign": "_sign({})",
-    "max": "tl.maximum({}, {})", "min": "tl.minimum({}, {})",
-    "at_least": "tl.maximum({}, {})", "at_most": "tl.minimum({}, {})",
+    "max": "_max({}, {})", "min": "_min({}, {})", "at_least": "_max({}, {})", "at_most": "_min({}, {})",
     "pass_ge": "tl.where({1} >= {2}, {0}, 0.0)", "pass_le": "tl.where({1} <= {2}, {0}, 0.0)",
     "share": "_share({}, {}, {})",
 }  # fmt: skip

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from stateir.ir import Rule
 from stateir.normal import Core
+from stateir.plan import unfused
 
 from .carried import carries_s_alone, run_source, start_source
 from .expr import Scope, scope_of
 from .prologue import prologue_source
 from .shape import Shape, shape_of
+from .tape_rule import tape_of
 from .text import arguments_of, function, line_comment, module
-from .tape_rule import fused_lacks, tape_of
+from .triton_config import table_source
 from .triton_expr import called
 from .triton_fused import fused_sources
-from .triton_config import table_source
 from .triton_launch import kernels_of, launch_source, tensors_source
 from .triton_prologue import MEMORY, row_kernels
 from .triton_text import device_functions
-from .triton_tiles import Tiles, tiles_of
+from .triton_tiles import tiles_of
 
 
 def triton_source(rule: Rule, core: Core, *, fused: bool = True) -> str:
@@ -28,11 +29,11 @@ def triton_source(rule: Rule, core: Core, *, fused: bool = True) -> str:
         step(state, inputs..., params...) -> (output [B, H, V], state after the token)
 
     The dtype of the first value input is that of the output and decides how products are taken. The prologue is kernels
-    too unless `fused_lacks` says why not, or `fused` is False: then it is PyTorch. ValueError where a token has more
+    too unless `unfused` says why not, or `fused` is False: then it is PyTorch. ValueError where a token has more
     rows than a chunk of the kernels holds.
     """
     shape = shape_of(core)
-    if fused and fused_lacks(rule, core) is None:
+    if fused and unfused(rule, core) is None:
         parts = _fused_parts(rule, core)
     else:
         parts = [
@@ -60,8 +61,13 @@ def scan_parts(shape: Shape) -> list[str]:
     """What a shape has of the module: its kernels and their host functions (`triton_launch`)."""
     tiles = tiles_of(shape)
     kernels = kernels_of(tiles)
-    launches = launch_source(tiles, kernels)
-    return [table_source(tiles, kernels.names), *device_functions(tiles), *kernels.sources, *launches, *tensors_source(tiles)]
+    return [
+        table_source(tiles, kernels.names),
+        *device_functions(tiles),
+        *kernels.sources,
+        *launch_source(tiles, kernels),
+        *tensors_source(tiles),
+    ]
 
 
 def _fused_parts(rule: Rule, core: Core) -> list[str]:

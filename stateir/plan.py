@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .ir import Axis, Expr, Prev, Rule, walk
+from .ir import Axis, Expr, Prev, Ref, Rule, walk
 from .normal import Core, NormalForm
 from .ranges import Ranges
 from .scans import Scan, scans
@@ -46,7 +46,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class Plan:
-    """`erases` of the `rows` read S and take part in the solve; `products` are the distinct tiles of vector pairs."""
+    """`erases` of the `rows` read S and take part in the solve; `products` are the distinct tiles of vector pairs.
+
+    `unfused` says why the Triton backend leaves the prologue to PyTorch; None: its kernels compute it.
+    """
 
     decay: Axis | None
     rows: int
@@ -56,6 +59,7 @@ class Plan:
     cost_class: str
     pairs: str
     solve: str
+    unfused: str | None
     scans: tuple[Scan, ...]
     carried: tuple[str, ...]
     largest_exponent: float
@@ -81,6 +85,7 @@ def plan(nf: NormalForm, core: Core, shape: Shape | None = None) -> Plan:
         cost_class=_cost_class(decay, len(erases)),
         pairs=_pairs(decay, shape.chunk),
         solve=_solve(len(erases), len(core.rows), shape.chunk),
+        unfused=unfused(nf.rule, core),
         scans=scans(nf.rule),
         carried=carried(nf.rule),
         largest_exponent=_largest_exponent(nf, shape.chunk),
@@ -100,6 +105,22 @@ def carried(rule: Rule) -> tuple[str, ...]:
         *(s.name for s in rule.states),
         *(f"the last {n} {name}" if n > 1 else f"the last {name}" for name, n in back.items()),
     )
+
+
+def unfused(rule: Rule, core: Core) -> str | None:
+    """Why the prologue is not computed by kernels, a token from its own inputs; None if it is."""
+    if beside := [x for x in carried(rule) if x != "S"]:
+        return f"the rule carries {', '.join(beside)}"
+    stack = list(core.expressions())
+    seen: set[str] = set()
+    while stack:
+        for x in walk(stack.pop()):
+            if x.axis is Axis.PAIR:
+                return "the rule has pair vectors"
+            if isinstance(x, Ref) and x.name in rule.lets and x.name not in seen:
+                seen.add(x.name)
+                stack.append(rule.lets[x.name])
+    return None
 
 
 def _cost_class(decay: Axis | None, erases: int) -> str:
@@ -186,6 +207,7 @@ def describe(p: Plan, backends: Mapping[str, str | None] | None = None) -> list[
         ("rows", f"{rows} a token, {p.erases} of them erasing; {p.reads} read{'s' if p.reads != 1 else ''} of S"),
         ("pairs", f"{p.products} tile{'s' if p.products != 1 else ''} of pairs a chunk: {p.pairs}"),
         ("solve", p.solve),
+        ("prologue", "fused kernels" if p.unfused is None else f"PyTorch, because {p.unfused}"),
         *(("scan", _scan(scan)) for scan in p.scans),
         ("carried", ", ".join(p.carried)),
         ("sizes", f"K = {s.K}, V = {s.V}, chunks of {s.chunk} tokens, {s.itemsize} bytes a number"),

@@ -358,7 +358,7 @@ def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor, scale:
 
 
 def _decode(w: Tensor, yw: Tensor, q: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """The reads [B, 1, H, reads, V] of one token and the state after it, in float32, from its rows in float32."""
+    """The reads [B, 1, H, reads, V] of one token and the state after it, from its rows, all in float32."""
     before = S.float().contiguous()
     B, T, H, _, K = w.shape
     V = S.shape[-1]
@@ -450,4 +450,4 @@ def step(state: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor
     K = q.shape[-1]
     rows = _prologue(q, k, v, torch.float32)
     reads, state = _decode(*rows, state)
-    return (reads.squeeze(3) * (1 / math.sqrt(K))).squeeze(1), state
+    return (reads * (1 / math.sqrt(K))).squeeze(3).squeeze(1), state

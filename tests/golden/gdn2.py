@@ -645,7 +645,7 @@ def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor, scale:
 
 
 def _decode(e: Tensor, p: Tensor, y: Tensor, q: Tensor, g: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """The reads [B, 1, H, reads, V] of one token and the state after it, in float32, from its rows in float32."""
+    """The reads [B, 1, H, reads, V] of one token and the state after it, from its rows, all in float32."""
     before = S.float().contiguous()
     B, T, H, _, K = p.shape
     V = S.shape[-1]
@@ -762,4 +762,4 @@ def step(state: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, w
     K = q.shape[-1]
     rows = _prologue(q, k, v, g, b, w, torch.float32)
     reads, state = _decode(*rows, state)
-    return (reads.squeeze(3) * (1 / math.sqrt(K))).squeeze(1), state
+    return (reads * (1 / math.sqrt(K))).squeeze(3).squeeze(1), state

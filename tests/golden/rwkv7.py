@@ -276,17 +276,6 @@ def epilogue(
 
 
 @triton.jit(do_not_specialize=["T", "H"])
-def epilogue_grad(do_in, dreads_out, T, H, V: tl.constexpr, VP: tl.constexpr, ROWS: tl.constexpr):
-    """The gradient of what the scan has read."""
-    pid = tl.program_id(0).to(tl.int64)
-    row = pid * ROWS + tl.arange(0, ROWS)
-    live = row < T * H
-    col_v = tl.arange(0, VP)
-    do = _load(do_in, row, live, col_v, V).to(tl.float32)
-    _store(dreads_out, row, live, col_v, V, do)
-
-
-@triton.jit(do_not_specialize=["T", "H"])
 def prologue_grad(
     a_in, kappa_in, k_in, v_in, r_in, u_in, do_in, de_row_in, dp_row_in, dw_row_in, dyw_row_in, dq_row_in, dr_out,
     dk_out, dkappa_out, dv_out, da_out, du_out, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr,
@@ -795,7 +784,7 @@ def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor, scale:
 def _decode(
     e: Tensor, p: Tensor, y: Tensor, w: Tensor, yw: Tensor, q: Tensor, g: Tensor, S: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """The reads [B, 1, H, reads, V] of one token and the state after it, in float32, from its rows in float32."""
+    """The reads [B, 1, H, reads, V] of one token and the state after it, from its rows, all in float32."""
     before = S.float().contiguous()
     B, T, H, _, K = p.shape
     V = S.shape[-1]
@@ -887,11 +876,9 @@ class _Run(torch.autograd.Function):
         K = r.shape[-1]
         V = v.shape[-1]
         do = do.contiguous()
-        dreads = do.new_empty(B, T, H, 1, V, dtype=torch.bfloat16 if v.dtype == torch.bfloat16 else torch.float32)
-        R = _rows(V)
-        with torch.cuda.device_of(r):
-            epilogue_grad[(triton.cdiv(B * T * H, R),)](do, dreads, B * T, H, V=V, VP=triton.next_power_of_2(V), ROWS=R)
-        de_row, dp_row, dy_row, dw_row, dyw_row, dq_row, dg_row, dinitial = _scan_backward(saved, dreads, dfinal, 1.0)
+        de_row, dp_row, dy_row, dw_row, dyw_row, dq_row, dg_row, dinitial = _scan_backward(
+            saved, do.unsqueeze(3), dfinal, 1.0,
+        )
         dr = dk = dkappa = dv = da = du = None
         if any(ctx.needs_input_grad[n] for n in (0, 1, 2, 3, 5, 6)):
             dr = torch.empty_like(r)
