@@ -46,17 +46,17 @@ class Kernels:
         return [x.source for x in vars(self).values() if x]
 
 
-def kernels_of(tiles: Tiles) -> Kernels:
-    """The kernels of a shape, forward, backward and decode."""
+def kernels_of(tiles: Tiles, comments: tuple[str, ...] = ()) -> Kernels:
+    """The kernels of a shape, forward, backward and decode; the lines of a rule as comments in those that run them."""
     return Kernels(
         intra_kernel(tiles) if tiles.pairs else None,
         keys_kernel(tiles),
         values_kernel(tiles),
-        forward_kernel(tiles),
+        forward_kernel(tiles, comments),
         reverse_kernel(tiles),
         couplings_kernel(tiles),
         local_kernel(tiles),
-        decode_kernel(tiles),
+        decode_kernel(tiles, comments),
     )
 
 

@@ -14,10 +14,10 @@ from .tape_rule import tape_of
 from .text import arguments_of, function, line_comment, module
 from .triton_config import table_source
 from .triton_expr import called
+from .triton_functions import device_functions
 from .triton_fused import fused_sources
 from .triton_launch import kernels_of, launch_source, tensors_source
 from .triton_prologue import MEMORY, row_kernels
-from .triton_text import device_functions
 from .triton_tiles import tiles_of
 
 
@@ -37,15 +37,20 @@ def triton_source(rule: Rule, core: Core, *, fused: bool = True) -> str:
         parts = _fused_parts(rule, core)
     else:
         parts = [
-            *scan_parts(shape),
+            *scan_parts(shape, line_comments(rule)),
             prologue_source(rule, core).strip("\n"),
             start_source(rule),
             _run(rule, shape),
             _step(rule, shape),
         ]
-    lines = [f"    {line_comment(rule, line)[2:]}" for line in rule.lines]
+    lines = [f"    {comment[2:]}" for comment in line_comments(rule)]
     docstring = "\n".join([rule.title or rule.name, "", *lines, "", *_notation(shape)])
     return triton_module(docstring, parts)
+
+
+def line_comments(rule: Rule) -> tuple[str, ...]:
+    """The rule's lines in time order, as comments."""
+    return tuple(line_comment(rule, line) for line in rule.lines)
 
 
 def triton_lacks(shape: Shape) -> str | None:
@@ -57,10 +62,13 @@ def triton_lacks(shape: Shape) -> str | None:
     return None
 
 
-def scan_parts(shape: Shape) -> list[str]:
-    """What a shape has of the module: its kernels and their host functions (`triton_launch`)."""
+def scan_parts(shape: Shape, comments: tuple[str, ...] = ()) -> list[str]:
+    """What a shape has of the module: its kernels and their host functions (`triton_launch`).
+
+    `comments` are the rule's lines, for the kernels that run over all of them.
+    """
     tiles = tiles_of(shape)
-    kernels = kernels_of(tiles)
+    kernels = kernels_of(tiles, comments)
     return [
         table_source(tiles, kernels.names),
         *device_functions(tiles),
@@ -73,7 +81,7 @@ def scan_parts(shape: Shape) -> list[str]:
 def _fused_parts(rule: Rule, core: Core) -> list[str]:
     """Everything of a module whose prologue is kernels."""
     tiles = tiles_of(shape_of(core))
-    kernels, tape = kernels_of(tiles), tape_of(rule, core, tiles)
+    kernels, tape = kernels_of(tiles, line_comments(rule)), tape_of(rule, core, tiles)
     rows = row_kernels(tape)
     sources = [x.kernel.source for x in rows.all]
     return [

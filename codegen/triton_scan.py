@@ -15,7 +15,7 @@ from .triton_text import Kernel, KernelText, Text, blocks_of, locate
 from .triton_tiles import Group, Tiles
 
 
-def forward_kernel(tiles: Tiles) -> Kernel:
+def forward_kernel(tiles: Tiles, comments: tuple[str, ...] = ()) -> Kernel:
     """The kernel `scan`. SAVE keeps what the backward pass reads: the state before each chunk, and U.
 
     SCALE is a constant factor of all that is read, here and in the backward pass.
@@ -31,7 +31,8 @@ def forward_kernel(tiles: Tiles) -> Kernel:
     pointers += ["u"] if p else []
     pointers += ["states", "final"]
     docstring = "All chunks of a sequence and head in time order, for a block of value columns."
-    text = KernelText("scan", docstring, pointers, ["K", "V", "KP", "BV", "C", "SAVE", *(["SCALE"] if q else [])])
+    constants = ["K", "V", "KP", "BV", "C", "SAVE", *(["SCALE"] if q else [])]
+    text = KernelText("scan", docstring, pointers, constants, comments)
     _program(text, "states")
     text("state = tl.load(initial + at_state, mask=in_state, other=0.0)")
     with text.block("for chunk in range(chunks):"):

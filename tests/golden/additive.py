@@ -159,6 +159,8 @@ def scan(
     C: tl.constexpr, SAVE: tl.constexpr, SCALE: tl.constexpr,
 ):
     """All chunks of a sequence and head in time order, for a block of value columns."""
+    # additive.rule:3  update S += outer(k, v)
+    # additive.rule:4  read o = q @ S / sqrt(dim(key))
     block = tl.program_id(0) % tl.cdiv(V, BV)
     sequence = (tl.program_id(0) // tl.cdiv(V, BV)).to(tl.int64)
     chunks = tl.cdiv(T, C)
@@ -284,6 +286,8 @@ def local_grad(
 @triton.jit(do_not_specialize=["T", "H"])
 def decode(q, w, yw, before, o, after, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, BV: tl.constexpr):
     """One token."""
+    # additive.rule:3  update S += outer(k, v)
+    # additive.rule:4  read o = q @ S / sqrt(dim(key))
     sequence = tl.program_id(0).to(tl.int64)
     col_k = tl.arange(0, KP)
     col_v = tl.program_id(1) * BV + tl.arange(0, BV)

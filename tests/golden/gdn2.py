@@ -374,6 +374,9 @@ def scan(
     KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SAVE: tl.constexpr, SCALE: tl.constexpr,
 ):
     """All chunks of a sequence and head in time order, for a block of value columns."""
+    # gdn2.rule:5  update S = exp(g) * S
+    # gdn2.rule:6  update S += outer(k, w * v - (b * k) @ S)
+    # gdn2.rule:7  read o = q @ S / sqrt(dim(key))
     block = tl.program_id(0) % tl.cdiv(V, BV)
     sequence = (tl.program_id(0) // tl.cdiv(V, BV)).to(tl.int64)
     chunks = tl.cdiv(T, C)
@@ -549,6 +552,9 @@ def local_grad(
 @triton.jit(do_not_specialize=["T", "H"])
 def decode(e, q, p, y, g, before, o, after, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, BV: tl.constexpr):
     """One token."""
+    # gdn2.rule:5  update S = exp(g) * S
+    # gdn2.rule:6  update S += outer(k, w * v - (b * k) @ S)
+    # gdn2.rule:7  read o = q @ S / sqrt(dim(key))
     sequence = tl.program_id(0).to(tl.int64)
     col_k = tl.arange(0, KP)
     col_v = tl.program_id(1) * BV + tl.arange(0, BV)

@@ -438,6 +438,8 @@ def scan(
     KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SAVE: tl.constexpr, SCALE: tl.constexpr,
 ):
     """All chunks of a sequence and head in time order, for a block of value columns."""
+    # rwkv7.rule:5  update S = exp(w) * S - outer(a * kappa, kappa @ S) + outer(k, v)
+    # rwkv7.rule:6  read o = r @ S + (r @ (u * k)) * v
     block = tl.program_id(0) % tl.cdiv(V, BV)
     sequence = (tl.program_id(0) // tl.cdiv(V, BV)).to(tl.int64)
     chunks = tl.cdiv(T, C)
@@ -673,6 +675,8 @@ def decode(
     e, q, p, w, y, yw, g, before, o, after, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, BV: tl.constexpr,
 ):
     """One token."""
+    # rwkv7.rule:5  update S = exp(w) * S - outer(a * kappa, kappa @ S) + outer(k, v)
+    # rwkv7.rule:6  read o = r @ S + (r @ (u * k)) * v
     sequence = tl.program_id(0).to(tl.int64)
     col_k = tl.arange(0, KP)
     col_v = tl.program_id(1) * BV + tl.arange(0, BV)
