@@ -11,6 +11,7 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,8 @@ def main() -> None:
     sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
     from gpu_report import environment
 
-    folder = options.out.parent
-    folder.mkdir(parents=True, exist_ok=True)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp())
     found: dict[str, Any] = {"environment": environment()}
     for tool in TOOLS:
         deadline = time.monotonic() + options.seconds / len(TOOLS)
