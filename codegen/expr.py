@@ -58,9 +58,11 @@ def log_softplus(x: Tensor) -> Tensor:
 ''',
 }
 
+# What generated functions that have the rule's names as arguments refer to.
 _RESERVED = frozenset(
-    {"torch", "math", "F", "Tensor", "step", "run", "start", "prologue", "chunked", *HELPERS, *dir(builtins)}
-)
+    {"torch", "triton", "math", "F", "Tensor", "ctx", "step", "run", "start", "prologue", "chunked", "prologue_grad",
+     "epilogue", "epilogue_grad", *HELPERS, *dir(builtins)}
+)  # fmt: skip
 
 
 def python_names(rule: Rule) -> dict[str, str]:
