@@ -1,8 +1,8 @@
 """Tile sizes, warps and pipeline stages of each kernel: data, by what a shape's tiles look like and by dtype.
 
-Measured on an NVIDIA H200 (compute capability 9.0) at K = V = 128 with `benchmarks/peer.py --tune`. Other cards run the
-same values: they were chosen to fit into the shared memory of all cards from capability 8.0 on where K and V are at most
-128; `_launches` keeps fewer chunks in flight where they do not fit.
+Measured on an NVIDIA H200 (compute capability 9.0) at K = V = 128, kernel by kernel. Other cards take the same values,
+with as many chunks in flight as their shared memory holds. For capabilities 8.0, 8.9 and 10.0 they compile; they were
+never run there.
 """
 
 from __future__ import annotations
@@ -98,14 +98,24 @@ def table_source(tiles: Tiles, used: list[str]) -> str:
 
 
 _FUNCTION = '''
-def _launches(K: int, V: int, dtype: torch.dtype) -> dict[str, dict[str, int]]:
+def _shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory of a program; without a GPU, those of a small one."""
+    if device.type != "cuda":
+        return 99 * 1024
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return triton.runtime.driver.active.utils.get_device_properties(index)["max_shared_mem"]
+
+
+@functools.cache
+def _launches(K: int, V: int, dtype: torch.dtype, device: torch.device) -> dict[str, dict[str, int]]:
     """The launch of each kernel: the table's, its blocks no wider than K or V, its stages as shared memory allows."""
     KP, VP = max(16, triton.next_power_of_2(K)), max(16, triton.next_power_of_2(V))
     found = {{}}
     for name, (block, warps, stages) in LAUNCHES[dtype].items():
         columns = {{"BV": min(VP, block)}} if name in OVER_VALUES else {{"BK": min(KP, block)}}
         if "scan" in name:
-            stages = max(1, min(stages, 160_000 // ({rows} * CHUNK * KP * dtype.itemsize)))
+            rows = {rows} * CHUNK * KP * dtype.itemsize  # of a chunk; values and matrices take half as much again
+            stages = max(1, min(stages, int(0.6 * _shared_memory(device)) // rows))
             # The state stays in registers. Without stages, Triton 3.6.0 miscompiles its products of 64 rows on Hopper.
             columns["BV"] = min(columns["BV"], max(16, (8192 if stages > 1 else 4096) // KP))
         if name == "local_grad":

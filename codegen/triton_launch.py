@@ -1,6 +1,6 @@
 """The host side of generated kernels, as source text: packing, launches and the autograd function.
 
-_launches(K, V, dtype)            tile sizes, warps and stages (`triton_config`)
+_launches(K, V, dtype, device)    tile sizes, warps and stages (`triton_config`)
 _scan_forward, _scan_backward     the launches of the chunked scan and of its gradients, on packed rows
 _decode(rows..., S)               the reads and the state after one token
 _scan(t, S, dtype)                the scan as a function that autograd knows, from the PyTorch prologue's tensors
@@ -176,7 +176,7 @@ def _sizes(text: Text, tiles: Tiles, initial: str) -> None:
         f"V = {initial}.shape[-1]",
         "chunks = triton.cdiv(T, CHUNK)",
         "KP = max(16, triton.next_power_of_2(K))",
-        f"launches = _launches(K, V, {dtype})",
+        f"launches = _launches(K, V, {dtype}, {dtype.removesuffix('.dtype')}.device)",
     )
 
 

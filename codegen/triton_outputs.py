@@ -36,7 +36,8 @@ def keys_kernel(tiles: Tiles) -> Kernel | None:
         tile = f"_load({x.name}, {x.at}, {x.live}, col, K)"
         if tiles.decays:
             left = x in tiles.lefts
-            tile += f" * _from_start(decay, {x.end}, tau, dtype)" if left else f" * _to_end(decay, {x.token}, tau, dtype)"
+            factor = f"_from_start(decay, {x.end}" if left else f"_to_end(decay, {x.token}"
+            tile += f" * {factor}, tau, dtype)"
         if x.name == "e":
             text(
                 f"e_tile = ({tile}).to(dtype)" if tiles.decays else f"e_tile = {tile}",

@@ -10,6 +10,8 @@ of the rows above it; all u of a chunk are solved at once.
 g is the log decay of a token (key); p and w are decayed to the end of their token.
 """
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
@@ -41,14 +43,24 @@ LAUNCHES = {
 OVER_VALUES = ("values", "scan", "reverse_scan", "couplings_grad",)  # kernels whose blocks are of V
 
 
-def _launches(K: int, V: int, dtype: torch.dtype) -> dict[str, dict[str, int]]:
+def _shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory of a program; without a GPU, those of a small one."""
+    if device.type != "cuda":
+        return 99 * 1024
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return triton.runtime.driver.active.utils.get_device_properties(index)["max_shared_mem"]
+
+
+@functools.cache
+def _launches(K: int, V: int, dtype: torch.dtype, device: torch.device) -> dict[str, dict[str, int]]:
     """The launch of each kernel: the table's, its blocks no wider than K or V, its stages as shared memory allows."""
     KP, VP = max(16, triton.next_power_of_2(K)), max(16, triton.next_power_of_2(V))
     found = {}
     for name, (block, warps, stages) in LAUNCHES[dtype].items():
         columns = {"BV": min(VP, block)} if name in OVER_VALUES else {"BK": min(KP, block)}
         if "scan" in name:
-            stages = max(1, min(stages, 160_000 // (4 * CHUNK * KP * dtype.itemsize)))
+            rows = 4 * CHUNK * KP * dtype.itemsize  # of a chunk; values and matrices take half as much again
+            stages = max(1, min(stages, int(0.6 * _shared_memory(device)) // rows))
             # The state stays in registers. Without stages, Triton 3.6.0 miscompiles its products of 64 rows on Hopper.
             columns["BV"] = min(columns["BV"], max(16, (8192 if stages > 1 else 4096) // KP))
         if name == "local_grad":
@@ -718,7 +730,7 @@ def _scan_forward(
     V = initial.shape[-1]
     chunks = triton.cdiv(T, CHUNK)
     KP = max(16, triton.next_power_of_2(K))
-    launches = _launches(K, V, p.dtype)
+    launches = _launches(K, V, p.dtype, p.device)
     inverse = p.new_empty(B * H * chunks, CHUNK, CHUNK)
     b = p.new_empty(B * H * chunks, CHUNK, CHUNK)
     m = p.new_empty(B * H * chunks, CHUNK, CHUNK)
@@ -756,7 +768,7 @@ def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor, scale:
     V = dfinal.shape[-1]
     chunks = triton.cdiv(T, CHUNK)
     KP = max(16, triton.next_power_of_2(K))
-    launches = _launches(K, V, p.dtype)
+    launches = _launches(K, V, p.dtype, p.device)
     do, dfinal = do.contiguous(), dfinal.contiguous()
     dy = torch.empty_like(u)
     dyw = torch.empty_like(yw)
