@@ -16,17 +16,7 @@ if TYPE_CHECKING:
 def call(typer: Typer, e: syn.Apply) -> Expr | None:
     fn = e.fn.id
     if fn not in BUILTINS:
-        if fn in typer.scope or reserved(fn) is not None:
-            typer.report.add("E101", e.fn.span, what="the function", name=fn, help=f"`{fn}` is a name, not a function")
-        else:
-            typer.report.add(
-                "E101",
-                e.fn.span,
-                what="the function",
-                name=fn,
-                rewrites=nearest(fn, BUILTINS),
-                help="functions are " + ", ".join(sorted(BUILTINS)),
-            )
+        typer.report.add("E101", e.fn.span, what="the function", name=fn, help=_unknown_function(typer, fn))
         return None
     if fn == "dim":
         return _dim(typer, e)
@@ -41,6 +31,15 @@ def call(typer: Typer, e: syn.Apply) -> Expr | None:
         return None
     args = tuple(cast("list[Expr]", maybe))
     return _apply(typer, fn, args, e.span)
+
+
+def _unknown_function(typer: Typer, fn: str) -> str:
+    from .rewrites.idioms import words
+
+    if fn in typer.scope or reserved(fn) is not None:
+        return f"`{fn}` is a name, not a function"
+    close = [f"did you mean `{near}`?" for near in nearest(fn, BUILTINS)]
+    return words(fn) or next(iter(close), "functions are " + ", ".join(sorted(BUILTINS)))
 
 
 def _apply(typer: Typer, fn: str, args: tuple[Expr, ...], span: Span) -> Expr | None:

@@ -82,6 +82,7 @@ class _Checker:
             self.report.add("E002", self.file.span)
         if self.versions["S"] == 0 and "S" not in self.file.broken:
             self.report.add("E003", self.file.span)
+        self.report.names = self.scope
         states = {state.name for state in self.states}
         if self.lost_update or states & self.file.broken:
             return None
@@ -167,7 +168,7 @@ class _Checker:
             return None
         value = self.typer.expression(d.start, "head" if d.kind == "param" else "start")
         if value is not None and value.axis is not Axis.SCALAR:
-            self.report.add("E202", d.start.span, what="a start value is a scalar constant")
+            self.report.add("E202", d.start.span, what="a start value is a scalar constant", rewrites=["0", "1"])
         return value
 
     def attributes(self, d: syn.Declare, axis: Axis) -> None:

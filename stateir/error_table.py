@@ -418,6 +418,15 @@ _BACKENDS = {
 }
 
 _WARNINGS = {
+    "W101": Row(
+        "unused name",
+        "the {kind} `{name}` is not used",
+        "Nothing uses this name. An unused input still has to be given with every call, an unused param is trained for nothing. "
+        "Often it is a slip: another name stands where this one was meant.",
+        _rule("input  beta: scalar in (0, 1)"),
+        _update("S += outer(beta * k, v)", "input  beta: scalar in (0, 1)"),
+        "use it, or leave it out",
+    ),
     "W102": Row(
         "unit of a unit vector",
         "this vector has norm 1 already",

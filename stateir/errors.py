@@ -9,19 +9,15 @@ from .error_table import TABLE
 from .ir import Span
 
 
-def diagnostic(
-    code: str, span: Span, *, help: str | None = None, suggestion: str | None = None, **facts: object
-) -> Diagnostic:
+def diagnostic(code: str, span: Span, *, help: str | None = None, **facts: object) -> Diagnostic:
     """A finding of the table's row `code`; `facts` fill its message."""
-    return finding(code, span, facts, help, suggestion)
+    return finding(code, span, facts, help)
 
 
-def finding(
-    code: str, span: Span, facts: Mapping[str, object], help: str | None = None, suggestion: str | None = None
-) -> Diagnostic:
+def finding(code: str, span: Span, facts: Mapping[str, object], help: str | None = None) -> Diagnostic:
     """The same with the facts in a mapping."""
     row = TABLE[code]
-    return Diagnostic(code, span, row.message.format(**facts), help or row.help, suggestion)
+    return Diagnostic(code, span, row.message.format(**facts), help or row.help)
 
 
 def explain(code: str) -> str:

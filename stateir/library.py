@@ -27,7 +27,7 @@ def parse(text: str, filename: str = "<rule>", constants: Mapping[str, float] | 
     """
     rule, found = compile_text(text, constants)
     if rule is None:
-        raise RuleError([d for d in found if not d.code.startswith("W")], text, filename)
+        raise RuleError([d for d in found if not d.is_warning], text, filename)
     return rule
 
 

@@ -1,0 +1,17 @@
+"""Candidates for the suggestion of every finding. `suggest.py` compiles the text with each and offers what helps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..diagnostics import Diagnostic
+from ..edits import Rewrite
+from .context import Context
+
+
+def candidates(context: Context, d: Diagnostic) -> Iterable[Rewrite]:
+    """Rewrites worth trying for a finding, the likeliest first; none where no rewrite is possible."""
+    from . import algebra, axes, names, ranges, slips
+
+    family = {"E0": slips, "E1": names, "E2": axes, "E3": algebra, "E4": ranges, "W1": ranges}.get(d.code[:2])
+    return () if family is None else family.rewrites(context, d)
