@@ -50,6 +50,8 @@ def _apply(typer: Typer, fn: str, args: tuple[Expr, ...], span: Span) -> Expr | 
             key, value = args if axes[0] is KEY else args[::-1]
             return Outer(key, value, span)
         axis, wanted = None, "one key and one value vector"
+        if set(axes) == {KEY}:
+            wanted += ": (1 - β k kᵀ) S is `S - outer(beta * k, k @ S)`"
     elif fn == "unit":
         if axis in (SCALAR, MATRIX):
             typer.report.add("E211", span, what=f"`unit` of {named(axes[0])}; it takes a vector")

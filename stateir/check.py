@@ -28,7 +28,7 @@ from .ir import (
     children,
     walk,
 )
-from .names import MAX_COUNT, Entry, reserved
+from .names import MAX_COUNT, Entry, nearest, reserved
 from .parser import MAX_DEPTH
 from .report import Report
 
@@ -61,6 +61,7 @@ class _Checker:
         self.typer = Typer(text, self.scope, self.versions, report)
         self.read_on: int | None = None
         self.lost_update = False
+        self.meant_s = False
         self.unfolded: dict[str, tuple[int, int]] = {}
 
     def run(self) -> Rule | None:
@@ -80,7 +81,7 @@ class _Checker:
                     self.read(statement)
         if self.read_on is None and "read" not in self.file.broken:
             self.report.add("E002", self.file.span)
-        if self.versions["S"] == 0 and "S" not in self.file.broken:
+        if self.versions["S"] == 0 and "S" not in self.file.broken and not self.meant_s:
             self.report.add("E003", self.file.span)
         self.report.names = self.scope
         states = {state.name for state in self.states}
@@ -254,12 +255,14 @@ class _Checker:
         name = line.state.id
         state = self.scope.get(name)
         if state is None or (state.kind not in ("state", "broken")):
+            close = nearest(name, self.versions) if state is None else []
+            self.meant_s |= "S" in close
             self.report.add(
                 "E204",
                 line.state.span,
                 name=name,
                 what="not declared" if state is None else "not a state",
-                help=f"declare it: `state {name}: key`" if state is None else None,
+                help=_undeclared(name, close) if state is None else None,
             )
             self.each_pass(line, None)
             return
@@ -341,6 +344,10 @@ class _Checker:
             return
         if self.define(line.name, Entry("broken", line=line.span.line)) and value is not None:
             self.lines.append(Read(line.name.id, value, line.span))
+
+
+def _undeclared(name: str, close: list[str]) -> str:
+    return f"did you mean `{close[0]}`?" if close else f"declare it: `state {name}: key`"
 
 
 def _unfolded(e: Expr, lets: Mapping[str, tuple[int, int]]) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 
 from . import syntax as syn
 from .affine import normal_form
@@ -54,9 +55,9 @@ def _with_suggestions(
 
     context = Context(text, file or syn.File("", "", ()), report.names, rule)
 
-    def worth_trying(d: Diagnostic) -> Iterable[Rewrite]:
-        yield from report.rewrites.get(d, ())
-        yield from candidates(context, d)
+    def worth_trying(d: Diagnostic) -> Iterable[Iterable[Rewrite]]:
+        own, *others = candidates(context, d)
+        return chain(report.rewrites.get(d, ()), own), *others
 
     def findings(other: str) -> list[Diagnostic]:
         try:

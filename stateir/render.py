@@ -5,6 +5,7 @@ from __future__ import annotations
 from .diagnostics import Diagnostic, RuleError
 from .edits import described
 from .ir import Span
+from .parser import code_of
 
 MAX_SHOWN = 20
 _WINDOW = 160
@@ -49,11 +50,13 @@ def records(found: list[Diagnostic], filename: str) -> list[dict[str, object]]:
 
 
 def steps(d: Diagnostic, lines: list[str]) -> list[str]:
-    """The rewrite of a finding in words: what to write, and where if that is not the culprit's place."""
+    """The rewrite of a finding in words: what to write, and where if it is neither the culprit nor its line."""
     out = []
     for edit in d.rewrite:
-        here = edit.span == d.span and edit.text.strip() != ""
-        said = edit.text if here else described(edit, _piece(lines, edit.span))
+        piece = _piece(lines, edit.span)
+        whole = piece.strip() != "" and piece.strip() == code_of(lines[edit.span.line - 1]).strip()
+        here = edit.text.strip() != "" and (edit.span == d.span or whole)
+        said = edit.text if here else described(edit, piece)
         out.append(f"{'and' if out else 'try'}: {said}")
     return out
 

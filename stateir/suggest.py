@@ -13,7 +13,7 @@ from .edits import Rewrite, applied, line_before
 MOST_TRIES = 150
 FEWEST_TRIES = 6
 CHARACTERS = 100_000
-TRIES_EACH = 16
+TRIES_EACH = 24
 
 Finding = tuple[str, int]
 
@@ -21,36 +21,48 @@ Finding = tuple[str, int]
 def with_suggestions(
     text: str,
     found: list[Diagnostic],
-    candidates: Callable[[Diagnostic], Iterable[Rewrite]],
+    candidates: Callable[[Diagnostic], Iterable[Iterable[Rewrite]]],
     findings: Callable[[str], list[Diagnostic]],
 ) -> list[Diagnostic]:
-    """`found`, where a finding gets the first of its candidates with which it is gone and that brings no new one.
+    """`found`, where a finding gets a rewrite with which it is gone, from the first group of candidates that has one.
 
-    An error that hid later stages from an update may bring their findings to light, on other lines.
+    In a group the first rewrite that brings no new finding is taken, else the first that brings only findings of later
+    passes, which had not seen the line yet.
     """
     left = max(FEWEST_TRIES, min(MOST_TRIES, CHARACTERS // (len(text) + 1)))
     out = []
     for d in found:
-        for _, rewrite in zip(range(min(left, TRIES_EACH)), candidates(d), strict=False):
-            left -= 1
-            if _helps(d, found, rewrite, findings(applied(text, rewrite))):
-                d = replace(d, rewrite=rewrite)
+        best: Rewrite = ()
+        for group in candidates(d):
+            for _, rewrite in zip(range(min(left, TRIES_EACH)), group, strict=False):
+                left -= 1
+                after = findings(applied(text, rewrite))
+                if (new := _new(d, found, rewrite, after)) is None:
+                    continue
+                if not new:
+                    best = rewrite
+                    break
+                if not best and all(_rank(code) > _rank(d.code) for code in new):
+                    best = rewrite
+            if best:
                 break
-        out.append(d)
+        out.append(replace(d, rewrite=best))
     return out
 
 
-def _helps(d: Diagnostic, found: list[Diagnostic], rewrite: Rewrite, after: list[Diagnostic]) -> bool:
-    def keys(some: Iterable[Diagnostic]) -> Counter[Finding]:
-        return Counter((x.code, x.span.line) for x in some if d.is_warning or not x.is_warning)
+def _new(d: Diagnostic, found: list[Diagnostic], rewrite: Rewrite, after: list[Diagnostic]) -> set[str] | None:
+    """The codes of the errors that a rewrite brings; None if it leaves d."""
 
-    before = keys(found)
-    now = keys(replace(x, span=replace(x.span, line=line_before(x.span.line, rewrite))) for x in after)
-    touched = {edit.span.line for edit in rewrite}
-    new = [(code, line) for code, line in now - before if not _was_hidden(d, code, line not in touched)]
-    return not new and now[d.code, d.span.line] < before[d.code, d.span.line]
+    def counted(some: Iterable[Diagnostic]) -> Counter[Finding]:
+        return Counter((x.code, x.span.line) for x in some)
+
+    before = counted(found)
+    now = counted(replace(x, span=replace(x.span, line=line_before(x.span.line, rewrite))) for x in after)
+    if now[d.code, d.span.line] >= before[d.code, d.span.line]:
+        return None
+    return {code for code, _ in now - before if not code.startswith("W")}
 
 
-def _was_hidden(d: Diagnostic, code: str, elsewhere: bool) -> bool:
-    """The algebra and the ranges are not looked at while an update has another error."""
-    return elsewhere and d.code < "E3" <= code < "E5"
+def _rank(code: str) -> int:
+    """Which pass a finding is of: syntax, names and axes, the algebra and the ranges."""
+    return {"E0": 0, "E1": 1, "E2": 1}.get(code[:2], 2)

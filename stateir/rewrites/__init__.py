@@ -9,9 +9,11 @@ from ..edits import Rewrite
 from .context import Context
 
 
-def candidates(context: Context, d: Diagnostic) -> Iterable[Rewrite]:
-    """Rewrites worth trying for a finding, the likeliest first; none where no rewrite is possible."""
+def candidates(context: Context, d: Diagnostic) -> list[Iterable[Rewrite]]:
+    """Rewrites worth trying for a finding: groups in the order of trust, the likeliest first in each."""
     from . import algebra, axes, names, ranges, slips
 
+    if d.code == "E001":
+        return slips.groups(context, d.span)
     family = {"E0": slips, "E1": names, "E2": axes, "E3": algebra, "E4": ranges, "W1": ranges}.get(d.code[:2])
-    return () if family is None else family.rewrites(context, d)
+    return [() if family is None else family.rewrites(context, d)]

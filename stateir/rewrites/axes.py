@@ -10,8 +10,8 @@ from .. import syntax as syn
 from ..diagnostics import Diagnostic
 from ..edits import Edit, Rewrite, grouped, line_above, replaced
 from ..ir import Axis, Span
-from ..names import MAX_COUNT
-from .context import Context
+from ..names import MAX_COUNT, nearest
+from .context import Context, usual_first
 
 READ_FIRST = ("q", "r", "C")
 _AXES = (Axis.KEY, Axis.VALUE, Axis.SCALAR, Axis.PAIR)
@@ -49,9 +49,11 @@ def rewrites(c: Context, d: Diagnostic) -> Iterator[Rewrite]:
             yield *plain, Edit(place, f"# {c.source(place)}")
         case "E211" if isinstance(s, syn.Declare) and s.unit == d.span:
             cut = c.piece(replaced(Span(d.span.line, d.span.column - 1, d.span.end), ""), s.span)
-            yield from (replaced(s.span, text) for text in (f"{cut} in [-1, 1]", cut))
+            yield from (replaced(s.span, text) for text in ((f"{cut} in [-1, 1]", cut) if s.axis == "scalar" else (cut,)))
         case "E211" | "E212":
             yield from _other_arguments(c, d.span)
+        case "E215":
+            yield from _fewer_factors(c, d.span)
         case "E214":
             yield from _look_back(c, d.span, text)
 
@@ -66,9 +68,25 @@ def _other_axes(c: Context, span: Span) -> Iterator[Rewrite]:
         yield from (replaced(s.start.span, x) for x in ("0", "1"))
 
 
+def _fewer_factors(c: Context, span: Span) -> Iterator[Rewrite]:
+    """A run of products of which no grouping compiles: a dot product as a factor, or one factor less."""
+    chain = next((x for x in c.path(span) if isinstance(x, syn.Chain)), None)
+    if chain is None:
+        return
+    texts = [c.source(x.span) for x in chain.factors]
+    if chain.ops == ("@", "@"):
+        yield replaced(span, f"({texts[0]} @ {texts[1]}) * {texts[2]}")
+    for i in range(len(texts)):
+        rest = texts[:i] + texts[i + 1 :]
+        ops = chain.ops[1:] if i == 0 else chain.ops[: i - 1] + chain.ops[i:]
+        yield replaced(span, rest[0] + "".join(f" {op} {x}" for op, x in zip(ops, rest[1:], strict=True)))
+
+
 def _not_a_state(c: Context, s: syn.Update) -> Iterator[Rewrite]:
     name, line = s.state.id, s.span.line
     if name not in c.names:
+        states = [n for n, entry in c.names.items() if entry.kind == "state"]
+        yield from (replaced(s.state.span, near) for near in nearest(name, states))
         yield from ((line_above(line, f"state  {name}: {axis.value}"),) for axis in _AXES)
         return
     value = c.source(s.value.span)
@@ -100,6 +118,7 @@ def _no_such_declaration(c: Context, s: syn.Declare) -> Iterator[Rewrite]:
 def _update_of_another_axis(c: Context, s: syn.Update) -> Iterator[Rewrite]:
     text, line = c.source(s.value.span), s.span.line
     if c.names[s.state.id].axis is Axis.MATRIX:
+        yield replaced(s.value.span, text.replace("@", "*", 1))
         key, declared = c.vector(Axis.KEY, line)
         value, also = c.vector(Axis.VALUE, line)
         yield Edit(s.value.span, f"outer({key}, {text})"), *declared
@@ -183,7 +202,7 @@ def _look_back(c: Context, span: Span, text: str) -> Iterator[Rewrite]:
     of = call.args[0]
     if len(call.args) == 2 and call.args[1].span == span:
         number = re.fullmatch(r"[0-9]+(\.[0-9]+)?", text)
-        n = 1 if number is None else max(1, min(int(float(text)), MAX_COUNT))
+        n = 1 if number is None else int(max(1.0, min(float(text), MAX_COUNT)))
         yield replaced(call.span, f"prev({c.source(of.span)}{'' if n == 1 else f', {n}'})")
         return
     behind = "" if len(call.args) == 1 else f", {c.source(call.args[1].span)}"
@@ -207,6 +226,7 @@ def operands(op: str, axes: tuple[Axis, Axis], texts: tuple[str, str], keys: Seq
 ):
     """Texts for `a op b` of axes that do not fit: another operation, other axes, one operand alone."""
     (a, b), out = texts, []
+    keys, values = usual_first(keys, Axis.KEY), usual_first(values, Axis.VALUE)
     x, y = grouped(a), grouped(b)
     if op == "@" and Axis.SCALAR in axes:
         out.append(f"{x} * {y}")
@@ -219,4 +239,6 @@ def operands(op: str, axes: tuple[Axis, Axis], texts: tuple[str, str], keys: Seq
             made = [f"outer({k}, {text})" for k in keys[:1]] if axis is Axis.VALUE else []
             made += [f"outer({text}, {v})" for v in values[:1]] if axis is Axis.KEY else []
             out += [f"{m} {op} {other}" if text == a else f"{other} {op} {m}" for m in made]
-    return [*out, a, b]
+    if axes == (Axis.MATRIX, Axis.MATRIX):
+        out += [f"{k} @ {x}" for k in keys[:1]]
+    return [*out, a, b, *(keys[:1] if Axis.MATRIX in axes else ())]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from .. import syntax as syn
@@ -62,9 +62,7 @@ class Context:
             for name, entry in self.names.items()
             if entry.axis is axis and entry.line < line and entry.kind in ("input", "param", "let")
         }
-        usual = (*first, *USUAL.get(axis, ()))
-        ordered = sorted(known, key=lambda n: usual.index(n) if n in usual else len(usual))
-        return [known[n] for n in ordered]
+        return [known[n] for n in usual_first(known, axis, first)]
 
     def vector(self, axis: Axis, line: int, first: tuple[str, ...] = ()) -> tuple[str, Rewrite]:
         """A vector of an axis to use on a line, and the declaration of it if there is none yet."""
@@ -122,6 +120,12 @@ class Context:
         moved = tuple(replace(e, span=replace(e.span, line=1)) for e in rewrite)
         changed = applied(self.line(span.line), moved)
         return changed[span.column - 1 : span.end - 1 + len(changed) - len(self.line(span.line))]
+
+
+def usual_first(names: Iterable[str], axis: Axis, first: tuple[str, ...] = ()) -> list[str]:
+    """Names in the order in which one is likely meant: `first`, then those that the field gives to the axis."""
+    usual = (*first, *USUAL.get(axis, ()))
+    return sorted(names, key=lambda n: usual.index(n) if n in usual else len(usual))
 
 
 def _within(inner: Span, outer: Span) -> bool:

@@ -7,6 +7,8 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from ..edits import grouped
+
 _LOOK_ALIKES = {
     "−": "-", "–": "-", "—": "-", "‐": "-", "×": "*", "⋅": "*", "·": "*", "⊙": "*", "∘": "*", "∗": "*", "•": "*",
     "÷": "/", "∕": "/", "←": "=", "≔": "=", "“": '"', "”": '"', "„": '"', "‘": '"', "’": "", "′": "", "ᵀ": "",
@@ -19,6 +21,7 @@ _LOOK_ALIKES = {
 _ARRAY_LIBRARIES = r"(?:np|numpy|torch|math|jnp|jax|tf|F|nn|functional)"
 _NAME = r"[A-Za-z_]\w*"
 _ATOM = rf"{_NAME}(?:\[[^\[\]]*\]|\([^()]*\))?|\([^()]*\)|[0-9][0-9.]*"
+_FUNCTIONS = "exp|log|sqrt|rsqrt|sigmoid|softplus|tanh|abs|unit"
 _WORDS = r"for|in|unit|fixed"
 
 
@@ -67,7 +70,18 @@ def _range(match: re.Match[str]) -> str:
     return f"{lo.strip()}..{int(hi) - 1 if hi.isdecimal() else f'{hi}-1'}"
 
 
+def _in_place(match: re.Match[str]) -> str:
+    space, name, op, value = match.groups()
+    return f"{space}update {name} = {name} {op} {grouped(value.strip())}"
+
+
 HABITS = (
+    _habit(rf"({_ATOM})\s*⊗\s*({_ATOM})", r"outer(\1, \2)", "k ⊗ v is written `outer(k, v)`"),
+    _habit(
+        rf"\b({_NAME})\s*@?\s*({_NAME})(?:\^\{{?T\}}?|\.T|'|ᵀ)\s*@?\s*(S)\b",
+        r"outer(\1, \2 @ \3)",
+        "k kᵀ S is written `outer(k, k @ S)`",
+    ),
     _habit(r"[^\x00-\x7f]+", lambda m: plain(m[0]), "names and operators are ASCII"),
     _habit(r"^(\s*rule\s+\w+\s+)'([^'\"]*)'", r'\1"\2"', "titles stand in double quotes"),
     _habit(
@@ -78,12 +92,12 @@ HABITS = (
     _habit(r"(\))(?:\^\{?(?:T|top)\}?|\.m?T\b|')", r"\1", "there is no transpose: `@` sums over the one shared axis"),
     _habit(rf"\b{_ARRAY_LIBRARIES}\s*\.\s*(?={_NAME})", "", "functions have no prefix: `exp(x)`"),
     _habit(
-        rf"\b({_NAME})\.(exp|log|sqrt|rsqrt|sigmoid|softplus|tanh|abs)\(\)", r"\2(\1)", "a function is written `exp(x)`"
+        rf"\b({_NAME})\.({_FUNCTIONS})\(\)", r"\2(\1)", "a function is written `exp(x)`"
     ),
     _habit(r"(?<=[\w)\]])\s*\*\*\s*", "^", "a power is written `x ^ y`"),
     _habit(
         rf"^(\s*)(?:update\s+)?({_NAME})\s*([*/])=\s*(.*)",
-        r"\1update \2 = \2 \3 (\4)",
+        _in_place,
         "only `=`, `+=` and `-=` update: write `S = a * S`",
     ),
     _habit(r"==|:=|<-", "=", "a name is defined with one `=`"),
@@ -95,10 +109,17 @@ HABITS = (
     _habit(r"\s*;\s*", "\n", "one statement a line, without semicolons"),
     _habit(r"^(\s*)(?:return|output|yield)\b\s*(?=\w+\s*=[^=])", r"\1read ", "the output is written `read o = q @ S`"),
     _habit(r"^(\s*)(?:return|output|yield)\b\s*", r"\1read o = ", "the output is written `read o = q @ S`"),
-    _habit(r"\s*(?://|%|--).*$", "", "a comment starts with `#`"),
+    _habit(r"\s*(?://|%|--)\s*(.*)$", r"  # \1", "a comment starts with `#`"),
+    _habit(r"^\s*for\s+(\w+)\s+in\s+(\S+?)\s*:\s*(update\b.*)$", r"\3 for \1 in \2", "a loop stands behind its line"),
+    _habit(rf"\b({_FUNCTIONS})\s+({_NAME})\b", r"\1(\2)", "a function has parentheses: `exp(x)`"),
     _habit(rf"\b({_NAME})_\{{\s*t\s*(?:-\s*1)?\s*\}}", r"\1", "a state's name is that state just before its line"),
+    _habit(r"\{([^{}]*)\}", r"(\1)", "parentheses are round"),
     _habit(r"\\(?:odot|cdot|times|circ)\s*", "* ", "a product is written `*`"),
-    _habit(r"\bin\s+([^\s\[(.,]+)\s*(?:\.\.|,)\s*([^\s\])]+)", r"in [\1, \2]", "a range is written `in [0, 1]`"),
+    _habit(
+        r"(:\s*(?:scalar|key|value|pair)\b.*?)\bin\s+([^\s\[(.,]+)\s*(?:\.\.|,)\s*([^\s\])]+)",
+        r"\1in [\2, \3]",
+        "a range is written `in [0, 1]`",
+    ),
 )
 _MISSING = re.compile(rf"(?<![\w.])(?!(?:{_WORDS})\b)({_ATOM})\s+(?!(?:{_WORDS})\b)({_ATOM})(?![\w(])")
 _STATEMENT = re.compile(r"(\s*(?:update|read|let)\s+\w+\s*(?:\+=|-=|=)\s*)(.*)", re.S)
@@ -125,17 +146,14 @@ def all_corrected(code: str) -> Iterator[str]:
 
 
 def corrected(code: str) -> Iterator[str]:
-    """The line with one habit corrected, then with all; with a sign between factors that have none."""
+    """The line with one habit written the language's way, for each that is in it."""
     for habit in HABITS:
         line = habit.pattern.sub(habit.write, code)
         if line != code:
             yield line
-    for line in (*all_corrected(code), code):
-        yield line
-        yield from _multiplied(line, code)
 
 
-def _multiplied(line: str, written: str) -> Iterator[str]:
+def multiplied(line: str, written: str) -> Iterator[str]:
     """A sign between two factors; `@` first where the left one was transposed, `outer` where the right one was."""
     statement = _STATEMENT.match(line)
     if statement is None:
@@ -150,4 +168,4 @@ def _multiplied(line: str, written: str) -> Iterator[str]:
     for text in (contraction, outer, product) if transposed else (product, outer, contraction):
         made = head + body[: found.start()] + text + body[found.end() :]
         yield made
-        yield from _multiplied(made, written)
+        yield from multiplied(made, written)

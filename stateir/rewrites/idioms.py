@@ -53,6 +53,7 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
 
 # What has no counterpart, and why.
 NONE = {
+    "diag": "there is no `diag`: Diag(a) S is written `a * S`",
     "softmax": "there is no softmax: it sums over an axis; of a vector that does not read S it is a quotient, "
     "of a read of S it is not affine",
     "sign": "there is no sign: it has no useful derivative",

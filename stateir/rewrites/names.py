@@ -13,7 +13,7 @@ from ..edits import Edit, Rewrite, grouped, line_above, replaced
 from ..ir import Axis, Span
 from ..names import AXES, BUILTINS, TRANSPOSES, nearest
 from . import idioms
-from .context import Context
+from .context import USUAL, Context
 
 _LARGE = "1e38"
 
@@ -36,12 +36,20 @@ def _function(c: Context, call: syn.Apply, name: str) -> Iterator[Rewrite]:
     args = [c.source(x.span) for x in call.args]
     path = c.path(call.span)
     inside = len(path) > 1 and not isinstance(path[-2], syn.Apply | syn.Group)
+    chain = path[-2] if len(path) > 1 else None
+    if name.lower() == "diag" and isinstance(chain, syn.Chain) and chain.factors[0].span == call.span:
+        behind = c.source(Span(call.span.line, call.span.end, chain.span.end)).lstrip(" @*")
+        yield replaced(chain.span, f"{grouped(args[0])} * {behind}")
     for text in idioms.rewritten(name, args):
         yield replaced(call.span, grouped(text) if inside else text)
     yield from (replaced(call.fn.span, near) for near in nearest(name, BUILTINS))
     if name in c.names and len(args) == 1:
         factors = f"{name} * {args[0]}", f"outer({name}, {args[0]})", f"{name} @ {args[0]}"
         yield from (replaced(call.span, text) for text in factors)
+    if len(args) == 2:
+        a, b = args
+        products = f"outer({a}, {b})", f"({grouped(a)} @ {grouped(b)})", f"({grouped(a)} * {grouped(b)})"
+        yield from (replaced(call.span, text) for text in products)
     yield from (replaced(call.span, text) for text in args)
 
 
@@ -55,7 +63,8 @@ def _unknown(c: Context, span: Span, name: str) -> Iterator[Rewrite]:
         yield line_above(span.line, c.source(place)), Edit(place, f"# {c.source(place)}")
     known = [n for n, entry in c.names.items() if entry.line < span.line and entry.kind != "broken"]
     yield from (replaced(span, near) for near in nearest(name, known))
-    for axis in (Axis.SCALAR, Axis.KEY, Axis.VALUE, Axis.PAIR):
+    axes = (Axis.SCALAR, Axis.KEY, Axis.VALUE, Axis.PAIR)
+    for axis in sorted(axes, key=lambda axis: name not in USUAL.get(axis, ())):
         yield (line_above(span.line, f"input  {name}: {axis.value}"),)
 
 

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from lark.exceptions import UnexpectedInput
 
 from ..diagnostics import Diagnostic
-from ..edits import Edit, Rewrite, line_above, line_below, replaced
+from ..edits import Rewrite, line_above, line_below, replaced
 from ..ir import Axis, Span
 from ..names import AXES, KEYWORDS
+from ..parser import code_of
 from ..tables import grammar
 from .axes import READ_FIRST
 from .context import Context
-from .habits import all_corrected, corrected
+from .habits import all_corrected, corrected, multiplied
 
 _STARTS = ("update", "read", "let", "input", "param", "state", "rule")
-_INSERTED = (")", "*", "@", ",", ":", "=", "(", "]", "[", ": key", ": value", ": scalar", '"', "1", " S", ")" * 2)
 _TEMPLATE = "rule example\ninput  q: key, k: key, v: value\nupdate S += outer(k, v)\nread   o = q @ S"
 
 
 def rewrites(c: Context, d: Diagnostic) -> Iterator[Rewrite]:
     match d.code:
-        case "E001":
-            yield from _unparsed(c, d.span)
         case "E002":
             key, declared = c.vector(Axis.KEY, len(c.text), READ_FIRST)
             last = c.text.rstrip().count("\n") + 1
@@ -41,29 +39,30 @@ def rewrites(c: Context, d: Diagnostic) -> Iterator[Rewrite]:
             yield c.without(d.span)
 
 
-def _unparsed(c: Context, span: Span) -> Iterator[Rewrite]:
-    """The whole line, corrected in a way that parses."""
-    if not c.text.strip():
-        yield (Edit(Span(1, 1, 1), _TEMPLATE),)
-        return
+def groups(c: Context, span: Span) -> list[Iterable[Rewrite]]:
+    """For a line that does not parse: slips that are known, then guesses at one token, then the line as a comment."""
+    if not any(code_of(line).strip() for line in c.text.split("\n")):
+        return [[(line_above(1, _TEMPLATE),)]]
     place = c.code(span.line)
-    code, shift = c.source(place), place.column
-    at = min(max(span.column - shift, 0), len(code))
-    seen: set[str] = set()
-    for line in _lines(code, at, max(span.end - span.column, 1)):
-        if line not in seen and all(_parses(part) for part in line.split("\n")):
-            yield replaced(place, line)
-        seen.add(line)
+    code = c.source(place)
+    at = min(max(span.column - place.column, 0), len(code))
     if c.file.span == place:
-        yield (line_above(span.line, "rule example"),)
-    yield replaced(place, f"# {code}")
+        headed: list[Rewrite] = [(line_above(span.line, "rule example"),)]
+    else:
+        headed = []
+    known = _parsing(place, (*corrected(code), *all_corrected(code)))
+    guesses = (
+        *(x for y in (*all_corrected(code), code) for x in (*multiplied(y, code), *_first_word(y))),
+        *_one_token(code, at, max(span.end - span.column, 1)),
+    )
+    return [known, _parsing(place, guesses), headed, [replaced(place, f"# {code}")]]
 
 
-def _lines(code: str, at: int, width: int) -> Iterator[str]:
-    yield from corrected(code)
-    for line in (code, *all_corrected(code)):
-        yield from _first_word(line)
-    yield from _one_token(code, at, width)
+def _parsing(place: Span, lines: Iterable[str]) -> Iterator[Rewrite]:
+    """Each of the lines that parses, once, in place of the line."""
+    for line in dict.fromkeys(line.strip() for line in lines):
+        if all(_parses(part) for part in line.split("\n")):
+            yield replaced(place, line)
 
 
 def _first_word(code: str) -> Iterator[str]:
@@ -81,24 +80,29 @@ def _first_word(code: str) -> Iterator[str]:
 
 def _one_token(code: str, at: int, width: int) -> Iterator[str]:
     """One token too much, too little, or another at a place."""
-    before, after = code[:at], code[at + width :]
-    words = sorted(AXES | KEYWORDS)
-    wrong = code[at : at + width]
-    near = difflib.get_close_matches(wrong.lower(), words, n=2, cutoff=0.5)
-    yield from (before + w + after for w in near)
-    yield from (before.rstrip() + (x if x in ",:)]" else f" {x} ") + code[at:].lstrip() for x in _INSERTED)
-    yield (before.rstrip() + after).rstrip()
-    yield f"{before.rstrip()} {after.lstrip()}".rstrip()
-    yield from (before + axis + after for axis in ("key", "value", "scalar"))
-    yield (before.rstrip()[:-1] + code[at:]).rstrip()
-    yield before.rstrip()
+    before, wrong, after = code[:at].rstrip(), code[at : at + width], code[at + width :]
+    for word in difflib.get_close_matches(wrong.lower(), sorted(AXES | KEYWORDS), n=2, cutoff=0.5):
+        yield f"{code[:at]}{word}{after}"
+    yield from (f"{before}{close}{code[at:]}" for close in (")", "))", "]", '"'))
+    if not after:
+        yield before
+        yield before.rstrip("+-*/@^=,([ ")
+    yield from (f"{before}{sign} {code[at:]}" for sign in (",", ":", " =", " *", " @", " (", " ["))
+    yield from (f"{before}{sign} {after.lstrip()}" for sign in (" =", ":", ",", "", " *"))
+    if before.endswith(":"):
+        yield from (f"{before} {axis}{after}" for axis in ("key", "value", "scalar"))
+    yield from (f"{before}: {axis}{code[at:]}" for axis in ("key", "value", "scalar"))
+    yield f"{before[:-1].rstrip()} {code[at:]}"
+    yield f"{before}{'' if before.endswith('.') else ' '}1 {code[at:]}"
+    yield before
 
 
 def _parses(line: str) -> bool:
-    if not line.strip():
+    code = code_of(line).rstrip()
+    if not code:
         return False
     try:
-        grammar().parse(line, start="header" if re.match(r"\s*rule\b", line) else "statement")
+        grammar().parse(code, start="header" if re.match(r"\s*rule\b", code) else "statement")
     except UnexpectedInput:
         return False
     return True
