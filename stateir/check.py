@@ -68,7 +68,8 @@ class _Checker:
         lets = {s.name.id for s in self.file.statements if isinstance(s, syn.Let)}
         for name in self.constants:
             if name not in lets:
-                raise ValueError(f"rule {self.file.name} has no `let {name}` to replace")
+                known = ", ".join(f"`let {x}`" for x in sorted(lets)) or "no let"
+                raise ValueError(f"rule {self.file.name} has no `let {name}` to replace: it has {known}")
         for statement in self.file.statements:
             match statement:
                 case syn.Declare():

@@ -12,6 +12,7 @@ from .diagnostics import Diagnostic, RuleError
 from .domains import check_domains
 from .edits import Rewrite
 from .ir import Rule
+from .names import MAX_COUNT
 from .parser import parse_text
 from .report import Report
 from .unused import warn_of_unused
@@ -44,6 +45,26 @@ def _passes(text: str, constants: Mapping[str, float]) -> tuple[syn.File | None,
     if not report.failed:
         warn_of_unused(file, report)
     return file, rule, report
+
+
+def check_constants(text: str, constants: Mapping[str, float]) -> None:
+    """ValueError, with the numbers that are allowed, if the text is accepted but not with one of `constants`.
+
+    Only whole numbers that stand for a length, an index or the bound of a loop are looked at; they are few enough to be
+    tried.
+    """
+    file, _, report = _passes(text, {})
+    if file is None or report.failed:
+        return
+    counts = {place.name for s in file.statements for place in syn.places(s)}
+    for name, value in constants.items():
+        if name in counts:
+            others = {n: x for n, x in constants.items() if n != name}
+            allowed = [n for n in range(MAX_COUNT + 2) if not _passes(text, {**others, name: float(n)})[2].failed]
+            if allowed and value not in allowed:
+                raise ValueError(
+                    f"{file.name}: {name} = {value}: expected a whole number from {allowed[0]} to {allowed[-1]}"
+                )
 
 
 def _with_suggestions(

@@ -12,7 +12,7 @@ from .ir import Span
 class Diagnostic:
     """One finding.
 
-    `code` is a row of the error table; `rewrite` was tried: with it the finding is gone. It is empty where there is none.
+    `code` is a row of the error table. `rewrite` was tried: with it the finding is gone; empty where there is none.
     """
 
     code: str

@@ -9,8 +9,8 @@ from IPython.utils.capture import CapturedIO, capture_output
 
 import stateir
 from stateir.diagnostics import Diagnostic, RuleError
-from stateir.edits import replaced
 from stateir.editor.html import findings_html, rule_html
+from stateir.edits import replaced
 from stateir.ir import Rule, Span
 from stateir.library import names
 

@@ -118,8 +118,7 @@ def test_a_rewrite_of_several_pieces_is_applied_as_one() -> None:
     text = language_cases.H + "let r = k @ S\nupdate S += outer(k, v - r)\nread o = q @ S + r\n"
     (d,) = errors(text)
     assert applied(text, d.rewrite) == (
-        language_cases.H
-        + "# let r = k @ S\nupdate S += outer(k, v - (k @ S))\nread o = q @ S + (k @ S)\n"
+        language_cases.H + "# let r = k @ S\nupdate S += outer(k, v - (k @ S))\nread o = q @ S + (k @ S)\n"
     )
 
 
@@ -139,7 +138,14 @@ def offered(after: list[Diagnostic]) -> tuple[object, ...]:
 
 @pytest.mark.parametrize(
     ("code", "line", "is_offered"),
-    [("E202", 3, False), ("E202", 2, False), ("E101", 3, False), ("E001", 1, False), ("E301", 3, True), ("W101", 1, True)],
+    [
+        ("E202", 3, False),
+        ("E202", 2, False),
+        ("E101", 3, False),
+        ("E001", 1, False),
+        ("E301", 3, True),
+        ("W101", 1, True),
+    ],
 )
 def test_a_rewrite_is_offered_if_what_is_left_was_not_seen_before(code: str, line: int, is_offered: bool) -> None:
     assert bool(offered([Diagnostic(code, Span(line, 1, 2), "")])) == is_offered

@@ -144,9 +144,7 @@ def on_code_action(ls: LanguageServer, params: lsp.CodeActionParams) -> list[lsp
             edits = [lsp.TextEdit(view.range(edit.span), edit.text) for edit in d.rewrite]
             title = "; ".join(step.partition(": ")[2] for step in steps(d, view.lines))
             edit = lsp.WorkspaceEdit({view.uri: edits})
-            actions.append(
-                lsp.CodeAction(title, lsp.CodeActionKind.QuickFix, [view.diagnostic(d)], edit=edit)
-            )
+            actions.append(lsp.CodeAction(title, lsp.CodeActionKind.QuickFix, [view.diagnostic(d)], edit=edit))
     return actions
 
 

@@ -65,8 +65,8 @@ WARNINGS = {
     "W101": Row(
         "unused name",
         "the {kind} `{name}` is not used",
-        "Nothing uses this name. An unused input still has to be given with every call, an unused param is trained for nothing. "
-        "Often it is a slip: another name stands where this one was meant.",
+        "Nothing uses this name. An unused input still has to be given with every call, an unused param is trained for "
+        "nothing. Often it is a slip: another name stands where this one was meant.",
         rule("input  beta: scalar in (0, 1)"),
         update("S += outer(beta * k, v)", "input  beta: scalar in (0, 1)"),
         "use it, or leave it out",

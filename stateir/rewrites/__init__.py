@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..diagnostics import Diagnostic
-from ..edits import Rewrite
+from stateir.diagnostics import Diagnostic
+from stateir.edits import Rewrite
+
 from .context import Context
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .. import syntax as syn
-from ..diagnostics import Diagnostic
-from ..edits import Rewrite, grouped, replaced
-from ..ir import Axis, Bin, Call, Expr, Input, Neg, Outer, Param, Ref, Rule, Span, Update, children, walk
+from stateir import syntax as syn
+from stateir.diagnostics import Diagnostic
+from stateir.edits import Rewrite, grouped, replaced
+from stateir.ir import Axis, Bin, Call, Expr, Input, Neg, Outer, Param, Ref, Rule, Span, Update, children, walk
+
 from .context import Context
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
-from .. import syntax as syn
-from ..diagnostics import Diagnostic
-from ..edits import Edit, Rewrite, grouped, line_above, replaced
-from ..ir import Axis, Span
-from ..names import MAX_COUNT, nearest
+from stateir import syntax as syn
+from stateir.diagnostics import Diagnostic
+from stateir.edits import Edit, Rewrite, grouped, line_above, replaced
+from stateir.ir import Axis, Span
+from stateir.names import MAX_COUNT, nearest
+
 from .context import Context, usual_first
 
 READ_FIRST = ("q", "r", "C")
@@ -49,7 +49,9 @@ def rewrites(c: Context, d: Diagnostic) -> Iterator[Rewrite]:
             yield *plain, Edit(place, f"# {c.source(place)}")
         case "E211" if isinstance(s, syn.Declare) and s.unit == d.span:
             cut = c.piece(replaced(Span(d.span.line, d.span.column - 1, d.span.end), ""), s.span)
-            yield from (replaced(s.span, text) for text in ((f"{cut} in [-1, 1]", cut) if s.axis == "scalar" else (cut,)))
+            yield from (
+                replaced(s.span, text) for text in ((f"{cut} in [-1, 1]", cut) if s.axis == "scalar" else (cut,))
+            )
         case "E211" | "E212":
             yield from _other_arguments(c, d.span)
         case "E215":
@@ -221,9 +223,9 @@ def _look_back(c: Context, span: Span, text: str) -> Iterator[Rewrite]:
     yield replaced(call.span, c.source(of.span))
 
 
-def operands(op: str, axes: tuple[Axis, Axis], texts: tuple[str, str], keys: Sequence[str], values: Sequence[str]) -> (
-    list[str]
-):
+def operands(
+    op: str, axes: tuple[Axis, Axis], texts: tuple[str, str], keys: Sequence[str], values: Sequence[str]
+) -> list[str]:
     """Texts for `a op b` of axes that do not fit: another operation, other axes, one operand alone."""
     (a, b), out = texts, []
     keys, values = usual_first(keys, Axis.KEY), usual_first(values, Axis.VALUE)

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from .. import syntax as syn
-from ..edits import Edit, Rewrite, applied, line_below, replaced
-from ..ir import Axis, Rule, Span
-from ..names import Entry
-from ..parser import code_of
+from stateir import syntax as syn
+from stateir.edits import Edit, Rewrite, applied, line_below, replaced
+from stateir.ir import Axis, Rule, Span
+from stateir.names import Entry
+from stateir.parser import code_of
 
 # Names that the field gives to the vectors that read S, that are written, and that address the writing.
 USUAL = {Axis.KEY: ("k", "B", "q", "r"), Axis.VALUE: ("v", "x")}

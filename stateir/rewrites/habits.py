@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ..edits import grouped
+from stateir.edits import grouped
 
 _LOOK_ALIKES = {
     "−": "-", "–": "-", "—": "-", "‐": "-", "×": "*", "⋅": "*", "·": "*", "⊙": "*", "∘": "*", "∗": "*", "•": "*",
@@ -91,9 +91,7 @@ HABITS = (
     ),
     _habit(r"(\))(?:\^\{?(?:T|top)\}?|\.m?T\b|')", r"\1", "there is no transpose: `@` sums over the one shared axis"),
     _habit(rf"\b{_ARRAY_LIBRARIES}\s*\.\s*(?={_NAME})", "", "functions have no prefix: `exp(x)`"),
-    _habit(
-        rf"\b({_NAME})\.({_FUNCTIONS})\(\)", r"\2(\1)", "a function is written `exp(x)`"
-    ),
+    _habit(rf"\b({_NAME})\.({_FUNCTIONS})\(\)", r"\2(\1)", "a function is written `exp(x)`"),
     _habit(r"(?<=[\w)\]])\s*\*\*\s*", "^", "a power is written `x ^ y`"),
     _habit(
         rf"^(\s*)(?:update\s+)?({_NAME})\s*([*/])=\s*(.*)",

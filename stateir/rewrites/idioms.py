@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..edits import grouped
+from stateir.edits import grouped
 
 # name -> what is written for it, {0}, {1} ... its arguments as factors; several where the axes decide.
 FUNCTIONS: dict[str, tuple[str, ...]] = {

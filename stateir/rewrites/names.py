@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from .. import syntax as syn
-from ..diagnostics import Diagnostic
-from ..edits import Edit, Rewrite, grouped, line_above, replaced
-from ..ir import Axis, Span
-from ..names import AXES, BUILTINS, TRANSPOSES, nearest
+from stateir import syntax as syn
+from stateir.diagnostics import Diagnostic
+from stateir.edits import Edit, Rewrite, grouped, line_above, replaced
+from stateir.ir import Axis, Span
+from stateir.names import AXES, BUILTINS, TRANSPOSES, nearest
+
 from . import idioms
 from .context import USUAL, Context
 
@@ -58,7 +59,7 @@ def _unknown(c: Context, span: Span, name: str) -> Iterator[Rewrite]:
     if name in TRANSPOSES and power is not None:
         yield replaced(power.span, c.source(power.base.span))
     below = next((s for s in c.file.statements if s.span.line > span.line and _defines(s) == name), None)
-    if isinstance(below, syn.Let):
+    if isinstance(below, syn.Let | syn.Declare):
         place = c.code(below.span.line)
         yield line_above(span.line, c.source(place)), Edit(place, f"# {c.source(place)}")
     known = [n for n, entry in c.names.items() if entry.line < span.line and entry.kind != "broken"]

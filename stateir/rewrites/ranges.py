@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from .. import intervals as iv
-from .. import syntax as syn
-from ..diagnostics import Diagnostic
-from ..edits import Edit, Rewrite, replaced
-from ..ir import Interval, Param, Span, State, Update
-from ..ranges import Ranges
+from stateir import intervals as iv
+from stateir import syntax as syn
+from stateir.diagnostics import Diagnostic
+from stateir.edits import Edit, Rewrite, replaced
+from stateir.ir import Interval, Param, Span, State, Update
+from stateir.ranges import Ranges
+
 from . import algebra
 from .context import Context
 

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator
 
 from lark.exceptions import UnexpectedInput
 
-from ..diagnostics import Diagnostic
-from ..edits import Rewrite, line_above, line_below, replaced
-from ..ir import Axis, Span
-from ..names import AXES, KEYWORDS
-from ..parser import code_of
-from ..tables import grammar
+from stateir.diagnostics import Diagnostic
+from stateir.edits import Rewrite, line_above, line_below, replaced
+from stateir.ir import Axis, Span
+from stateir.names import AXES, KEYWORDS
+from stateir.parser import code_of
+from stateir.tables import grammar
+
 from .axes import READ_FIRST
 from .context import Context
 from .habits import all_corrected, corrected, multiplied
@@ -33,7 +34,9 @@ def rewrites(c: Context, d: Diagnostic) -> Iterator[Rewrite]:
             value, also = c.vector(Axis.VALUE, len(c.text))
             text = f"update S += outer({key}, {value})"
             last = c.text.rstrip().count("\n") + 1
-            edit = line_above(c.read.line, text) if c.read is not None else line_below(last, len(c.line(last)) + 1, text)
+            edit = (
+                line_above(c.read.line, text) if c.read is not None else line_below(last, len(c.line(last)) + 1, text)
+            )
             yield edit, *declared, *also
         case "E004":
             yield c.without(d.span)
