@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import chain
 
 from . import syntax as syn
 from .affine import normal_form
@@ -77,8 +76,7 @@ def _with_suggestions(
     context = Context(text, file or syn.File("", "", ()), report.names, rule)
 
     def worth_trying(d: Diagnostic) -> Iterable[Iterable[Rewrite]]:
-        own, *others = candidates(context, d)
-        return chain(report.rewrites.get(d, ()), own), *others
+        return report.rewrites.get(d, ()), *candidates(context, d)
 
     def findings(other: str) -> list[Diagnostic]:
         try:

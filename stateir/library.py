@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from numbers import Real
@@ -64,6 +63,8 @@ def read_rule_text(path: Path) -> str:
 
 
 def _hint(source: str) -> str:
+    import difflib
+
     known = names()
     same = [n for n in known if n == source.lower().replace("-", "_")]
     close = same or difflib.get_close_matches(source.lower(), known, n=1)

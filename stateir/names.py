@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -50,6 +49,8 @@ def reserved(name: str) -> str | None:
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
     """Up to three names that `name` may be a slip of: without its time index, in another case, in a letter or two."""
+    import difflib  # takes a while to import, and only errors need it
+
     known = sorted(known)
     bare = re.sub(r"_t$", "", name)
     exact = [x for x in known if x == bare or x.lower() == bare.lower()]

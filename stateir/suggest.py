@@ -14,6 +14,7 @@ MOST_TRIES = 150
 FEWEST_TRIES = 6
 CHARACTERS = 100_000
 TRIES_EACH = 24
+MOST_FINDINGS = 50  # of a text, that get a suggestion
 
 Finding = tuple[str, int]
 
@@ -31,9 +32,9 @@ def with_suggestions(
     """
     left = max(FEWEST_TRIES, min(MOST_TRIES, CHARACTERS // (len(text) + 1)))
     out = []
-    for d in found:
+    for number, d in enumerate(found):
         best: Rewrite = ()
-        for group in candidates(d):
+        for group in candidates(d) if number < MOST_FINDINGS else ():
             for _, rewrite in zip(range(min(left, TRIES_EACH)), group, strict=False):
                 left -= 1
                 after = findings(applied(text, rewrite))

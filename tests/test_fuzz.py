@@ -66,7 +66,7 @@ def garbage(rng: random.Random) -> str:
         case 0:
             return rng.randbytes(size).decode("latin-1")
         case 1:
-            words = "rule input param state let update read key value scalar S q k v = += @ * ( ) [ ] , : for in 0..1 \n"
+            words = "rule input param let update read key value scalar S q k v = += @ * ( ) [ ] , : for in 0..1 \n"
             return " ".join(rng.choice(words.split(" ")) for _ in range(size))
     return "".join(chr(rng.choice([rng.randrange(0xD800), rng.randrange(0xE000, 0x110000)])) for _ in range(size))
 
@@ -106,15 +106,15 @@ def test_some_mutations() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 9))
+@pytest.mark.parametrize("seed", range(1, 5))
 def test_many_mutations(seed: int) -> None:
-    walk(seed, 2000)
+    walk(seed, 1000)
 
 
 @pytest.mark.slow
-def test_every_prefix_of_every_rule() -> None:
+def test_prefixes_of_every_rule() -> None:
     for text in TEXTS:
-        for end in range(len(text)):
+        for end in range(0, len(text), 5):
             answers(text[:end])
 
 

@@ -119,12 +119,17 @@ HABITS = (
         "a range is written `in [0, 1]`",
     ),
 )
+# A line that a person writes; the patterns take a time that grows with the square of it.
+LONGEST = 500
+MOST_SIGNS = 3  # each may be one of three
 _MISSING = re.compile(rf"(?<![\w.])(?!(?:{_WORDS})\b)({_ATOM})\s+(?!(?:{_WORDS})\b)({_ATOM})(?![\w(])")
 _STATEMENT = re.compile(r"(\s*(?:update|read|let)\s+\w+\s*(?:\+=|-=|=)\s*)(.*)", re.S)
 
 
 def hint(code: str, column: int) -> str | None:
     """How to write what stands at a column (from 1) of a line that does not parse, or anywhere in it."""
+    if len(code) > LONGEST:
+        return None
     found = [(m.start() <= column - 1 <= m.end(), h.words) for h in HABITS for m in h.pattern.finditer(code)]
     if found:
         return max(found, key=lambda x: x[0])[1]
@@ -151,8 +156,8 @@ def corrected(code: str) -> Iterator[str]:
             yield line
 
 
-def multiplied(line: str, written: str) -> Iterator[str]:
-    """A sign between two factors; `@` first where the left one was transposed, `outer` where the right one was."""
+def multiplied(line: str, written: str, most: int = MOST_SIGNS) -> Iterator[str]:
+    """A sign between two factors, for up to `most` pairs; `@` first where the left one of `written` is transposed."""
     statement = _STATEMENT.match(line)
     if statement is None:
         return
@@ -166,4 +171,4 @@ def multiplied(line: str, written: str) -> Iterator[str]:
     for text in (contraction, outer, product) if transposed else (product, outer, contraction):
         made = head + body[: found.start()] + text + body[found.end() :]
         yield made
-        yield from multiplied(made, written)
+        yield from multiplied(made, written, most - 1) if most > 1 else ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from lark.exceptions import UnexpectedInput
 
@@ -17,7 +18,7 @@ from stateir.tables import grammar
 
 from .axes import READ_FIRST
 from .context import Context
-from .habits import all_corrected, corrected, multiplied
+from .habits import LONGEST, all_corrected, corrected, multiplied
 
 _STARTS = ("update", "read", "let", "input", "param", "state", "rule")
 _TEMPLATE = "rule example\ninput  q: key, k: key, v: value\nupdate S += outer(k, v)\nread   o = q @ S"
@@ -48,24 +49,28 @@ def groups(c: Context, span: Span) -> list[Iterable[Rewrite]]:
         return [[(line_above(1, _TEMPLATE),)]]
     place = c.code(span.line)
     code = c.source(place)
+    if len(code) > LONGEST:
+        return []
     at = min(max(span.column - place.column, 0), len(code))
     if c.file.span == place:
         headed: list[Rewrite] = [(line_above(span.line, "rule example"),)]
     else:
         headed = []
-    known = _parsing(place, (*corrected(code), *all_corrected(code)))
-    guesses = (
-        *(x for y in (*all_corrected(code), code) for x in (*multiplied(y, code), *_first_word(y))),
-        *_one_token(code, at, max(span.end - span.column, 1)),
-    )
-    return [known, _parsing(place, guesses), headed, [replaced(place, f"# {code}")]]
+    known = _parsing(place, chain(corrected(code), all_corrected(code)))
+    lines = [*all_corrected(code), code]
+    signs = (x for y in lines for x in multiplied(y, code))
+    words = (x for y in lines for x in _first_word(y))
+    guesses = _parsing(place, chain(signs, words, _one_token(code, at, max(span.end - span.column, 1))))
+    return [known, guesses, headed, [replaced(place, f"# {code}")]]
 
 
 def _parsing(place: Span, lines: Iterable[str]) -> Iterator[Rewrite]:
     """Each of the lines that parses, once, in place of the line."""
-    for line in dict.fromkeys(line.strip() for line in lines):
-        if all(_parses(part) for part in line.split("\n")):
+    seen: set[str] = set()
+    for line in (line.strip() for line in lines):
+        if line not in seen and all(_parses(part) for part in line.split("\n")):
             yield replaced(place, line)
+        seen.add(line)
 
 
 def _first_word(code: str) -> Iterator[str]:
