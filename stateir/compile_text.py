@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 
 from . import syntax as syn
 from .affine import normal_form
@@ -76,7 +77,8 @@ def _with_suggestions(
     context = Context(text, file or syn.File("", "", ()), report.names, rule)
 
     def worth_trying(d: Diagnostic) -> Iterable[Iterable[Rewrite]]:
-        return report.rewrites.get(d, ()), *candidates(context, d)
+        first, *others = candidates(context, d) or [()]
+        return chain(report.rewrites.get(d, ()), first), *others
 
     def findings(other: str) -> list[Diagnostic]:
         try:

@@ -26,7 +26,8 @@ def parse(text: str, filename: str = "<rule>", constants: Mapping[str, float] | 
     Raises RuleError with every finding if the text is refused, TypeError or ValueError for a constant that is no number
     or that the rule does not have or does not allow.
     """
-    for name, value in (constants or {}).items():
+    for name, given in (constants or {}).items():
+        value: object = given
         if isinstance(value, bool) or not isinstance(value, Real):
             raise TypeError(f"{filename}: {name}: expected a number, got {type(value).__name__}")
     rule, found = compile_text(text, constants)

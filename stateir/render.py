@@ -51,7 +51,7 @@ def records(found: list[Diagnostic], filename: str) -> list[dict[str, object]]:
 
 def steps(d: Diagnostic, lines: list[str]) -> list[str]:
     """The rewrite of a finding in words: what to write, and where if it is neither the culprit nor its line."""
-    out = []
+    out: list[str] = []
     for edit in d.rewrite:
         piece = _piece(lines, edit.span)
         whole = piece.strip() != "" and piece.strip() == code_of(lines[edit.span.line - 1]).strip()

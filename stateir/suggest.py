@@ -14,7 +14,7 @@ MOST_TRIES = 150
 FEWEST_TRIES = 6
 CHARACTERS = 100_000
 TRIES_EACH = 24
-MOST_FINDINGS = 50  # of a text, that get a suggestion
+MOST_FINDINGS = 20  # of a text, that get a suggestion: as many as are shown
 
 Finding = tuple[str, int]
 

@@ -196,7 +196,7 @@ def values(s: Statement) -> tuple[Expr, ...]:
 
 def places(s: Statement) -> tuple[Place, ...]:
     """The whole numbers that a statement asks for: lengths, indices, bounds of a loop."""
-    own = (s.size,) if isinstance(s, Declare) and s.size is not None else ()
+    own: tuple[Place, ...] = (s.size,) if isinstance(s, Declare) and s.size is not None else ()
     if isinstance(s, Update) and s.loop is not None:
         own = (s.loop.lo, s.loop.hi)
     return own + tuple(x.place for e in values(s) for x in walk(e) if isinstance(x, Item))

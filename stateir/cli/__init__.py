@@ -31,7 +31,8 @@ class Commands(typer.core.TyperGroup):
 
 app = typer.Typer(
     cls=Commands,
-    help="A compiler for recurrent state updates. RULE is a name of the library or the path of a .rule file.",
+    help="A compiler for recurrent state updates. RULE is a name of the library or the path of a .rule file. "
+    "Exit status: 0, or 1 for a rule that is refused or not what was claimed, 2 for a call that cannot be done.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

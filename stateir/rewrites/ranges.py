@@ -90,7 +90,7 @@ def _kept(c: Context, s: syn.Update) -> Iterator[Rewrite]:
         line = Span(s.span.line, s.state.span.column, s.value.span.end)
         yield replaced(declared.range.span, f"in {iv.text(wide)}")
         yield replaced(line, f"{s.state.id} = {bounded}")
-    cut = (declared.unit,) if declared.unit is not None else ()
+    cut: tuple[Span, ...] = (declared.unit,) if declared.unit is not None else ()
     cut += (declared.range.span,) if declared.range is not None else ()
     edits = tuple(Edit(replace(x, column=x.column - 1), "") for x in cut)
     if edits:

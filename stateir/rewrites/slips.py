@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, islice
 
 from lark.exceptions import UnexpectedInput
 
@@ -20,6 +20,7 @@ from .axes import READ_FIRST
 from .context import Context
 from .habits import LONGEST, all_corrected, corrected, multiplied
 
+PARSED = 5_000  # characters of corrected lines, to find those that parse
 _STARTS = ("update", "read", "let", "input", "param", "state", "rule")
 _TEMPLATE = "rule example\ninput  q: key, k: key, v: value\nupdate S += outer(k, v)\nread   o = q @ S"
 
@@ -65,9 +66,9 @@ def groups(c: Context, span: Span) -> list[Iterable[Rewrite]]:
 
 
 def _parsing(place: Span, lines: Iterable[str]) -> Iterator[Rewrite]:
-    """Each of the lines that parses, once, in place of the line."""
+    """Each of the lines that parses, once, in place of the line; of a long line fewer are looked at."""
     seen: set[str] = set()
-    for line in (line.strip() for line in lines):
+    for line in (line.strip() for line in islice(lines, max(8, PARSED // (place.end - place.column + 1)))):
         if line not in seen and all(_parses(part) for part in line.split("\n")):
             yield replaced(place, line)
         seen.add(line)
