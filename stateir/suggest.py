@@ -11,7 +11,7 @@ from .edits import Rewrite, applied, line_before
 
 # A try compiles the text: for a text of the size a person writes there are enough, a huge one gets a few.
 MOST_TRIES = 150
-FEWEST_TRIES = 6
+FEWEST_TRIES = 2
 CHARACTERS = 100_000
 TRIES_EACH = 24
 MOST_FINDINGS = 20  # of a text, that get a suggestion: as many as are shown
