@@ -138,10 +138,10 @@ def tiles_of(shape: Shape) -> Tiles:
     q = _group("q", tuple(range(len(shape.reads))), tuple(read.post for read in shape.reads))
     for group in (e, w, q):
         if group and group.rows > MAX_ROWS:
-            raise ValueError(f"it has {group.rows} rows of a kind a token, and the kernels hold at most {MAX_ROWS}")
+            raise ValueError(f"E502: it has {group.rows} rows of a kind a token; the kernels hold at most {MAX_ROWS}")
 
     if not rows:
-        raise ValueError("it writes nothing to S")
+        raise ValueError("E503: it writes nothing to S")
 
     columns: list[str] = []
     pairs: list[Pair] = []
