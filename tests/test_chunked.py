@@ -267,16 +267,24 @@ def test_repeated_keys() -> None:
     assert error(DELTA, x, state, 64) < TOLERANCE
 
 
+SCALAR = NAMED["delta-scalar"]
 PLANTED = {
-    "same-token coupling of rows dropped": (TWO, r"    A = A \+ on_diagonal\(.*\)\n", ""),
-    "same-token coupling of the read dropped": (DELTA, r"    M = M \+ on_diagonal\(.*\)\n", ""),
-    "decayed read at the undecayed level": (DELTA, r"e0 \* decay", "e0"),
-    "undecayed read at the decayed level": (TWO, r"\(e0, e2", "(e0 * decay, e2"),
-    "directions not scaled by later decays": (DELTA, r"p \* to_end", "p"),
-    "scalar decay at the wrong level": (NAMED["delta-scalar"], r"since_e = decays\[:, 1:", "since_e = decays[:, :-1"),
-    "scalar decay left out of the directions": (NAMED["delta-scalar"], r"P = p0 \* until", "P = p0"),
-    "a read always last": (TWO, r"m0_1,\n        torch\.zeros_like\(p1\[\.\.\., :1\]\)", "m0_1,\n        dot(q1, p1)"),
-    "pure writes hidden from the erases": (TWO, r"Y - C @ X", "Y"),
+    "same-token coupling of rows dropped": (TWO, r"        own\(pairs, 1, 0\)\.copy_\(.*\)\n", ""),
+    "same-token coupling of the read dropped": (DELTA, r"        own\(pairs, .*\n", ""),
+    "decayed read at the undecayed level": (DELTA, r"\(True, True\)", "(False, True)"),
+    "undecayed read at the decayed level": (TWO, r"\(False, True, True, False\)", "(True, True, True, False)"),
+    "directions not scaled by later decays": (DELTA, r" lower \*= second", " pass"),
+    "scalar decay at the wrong level": (SCALAR, r"decay, \(True, True\)", "decay, (False, True)"),
+    "scalar decay left out of the directions": (SCALAR, r"P \* until\n", "P\n"),
+    "a read always last": (TWO, r"own\(pairs, 3, 1\)", "own(pairs, 3, 0)"),
+    "pure writes hidden from the erases": (TWO, r"Y - C @ matrix\(W\)", "Y"),
+    "no gradient through the couplings of rows": (DELTA, r"torch\.cat\(\(-dY, dO\), 2\)", "torch.cat((0 * dY, dO), 2)"),
+    "no gradient through the couplings within a token": (DELTA, r"ddirections\[:, :, 0\] \+= c \* .*\n", "\n"),
+    "no gradient through the decays between blocks": (DELTA, r"\(upper \* dupper\)", "(0 * upper * dupper)"),
+    "no gradient through the decay of the whole chunk": (DELTA, r"dlogD = D \*", "dlogD = 0 *"),
+    "no gradient through a token's own decay": (DELTA, r"dg\.addcmul_\(.*", "pass"),
+    "scalar decay's gradient a token late": (SCALAR, r"tril\(-1\)\.sum\(1\)\[:, :-1\]", "tril(-1).sum(1)[:, 1:]"),
+    "state's gradient not passed on": (WRITE, r"torch\.addcmul\(ds, d, dS\)", "ds"),
 }
 
 
@@ -337,7 +345,7 @@ def test_speed() -> None:
 def test_source_has_only_what_the_shape_needs() -> None:
     assert "solve" not in chunked_source(WRITE)
     assert "exp" not in chunked_source(NAMED["two-none"]).replace("expand", "")
-    assert "decayed_pairs" not in chunked_source(NAMED["two-scalar"])
+    assert "merges" not in chunked_source(NAMED["two-scalar"])
     assert max(len(line) for shape in NAMED.values() for line in chunked_source(shape).splitlines()) <= 120
 
 
