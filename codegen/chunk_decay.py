@@ -1,9 +1,9 @@
 """Fixed pieces of the chunked PyTorch form: couplings between tokens through the decays, and their gradients.
 
-A pair of functions for each kind of decay, alike in what they mean. X [Z, C, r, K] are r covectors for each of C tokens,
-P [Z, C, w, K] are w directions. `coupled` gives their products [Z, C, r, C, w] with the decays between them, for the
-directions of earlier tokens, else 0; and where there are decays, also X moved to the start of the chunk and P to its end.
-`coupled_backward` takes the gradients of these and gives those of X, P and the log decays.
+A pair of functions for each kind of decay, alike in what they mean. X [Z, C, r, K] are r covectors for each of C
+tokens, P [Z, C, w, K] are w directions. `coupled` gives their products with the decays between them, [Z, C, r, C, w],
+for the directions of earlier tokens, else 0. Where there are decays, it also gives X moved to the start of the chunk
+and P moved to its end. `coupled_backward` takes the gradients of these and gives those of X, P and the log decays.
 
 A gradient of a log decay is a sum of products that each have this decay as a factor. Nothing is subtracted, so behind a
 decay of 0 it is exactly 0.
@@ -19,7 +19,7 @@ def earlier(X: Tensor) -> Tensor:
 
 
 def coupled(X: Tensor, P: Tensor) -> Tensor:
-    """Products of covectors [Z, C, r, K] with the directions [Z, C, w, K] of earlier tokens, else 0: [Z, C, r, C, w]."""
+    """Products of covectors [Z, C, r, K] with directions [Z, C, w, K] of earlier tokens, else 0: [Z, C, r, C, w]."""
     return (matrix(X) @ matrix(P).mT).view(*X.shape[:3], *P.shape[1:3]) * earlier(X)
 
 
@@ -69,7 +69,7 @@ def coupled_backward(
     X: Tensor, P: Tensor, decays: Tensor, posts: Sequence[bool], pairs: Tensor,
     dpairs: Tensor, dX: Tensor, dP: Tensor, dD: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of X, P and g, from those of what `coupled` returns and of the log of the chunk's whole decay [Z, 1, 1].
+    """Gradients of X, P and g, from those of what `coupled` returns and of the log of the chunk's decay [Z, 1, 1].
 
     The gradient of log decays[i, j] goes to g_j, ..., g_(i - 1).
     """
@@ -122,9 +122,9 @@ def merges(X: Tensor, P: Tensor, decay: Tensor) -> Iterator[tuple[int, Tensor, T
     """Neighbouring blocks of tokens merge into blocks of twice their size until one is left; moves X and P in place.
 
     Between t in the upper and s in the lower block the decay splits at their border: x_t has been moved to it from
-    above, p_s from below, so one matrix product serves all their pairs. Yields before each merge the size of the blocks,
-    the upper covectors [N, size * r, K], the lower directions [N, size * w, K] and all blocks' decays. Only products of
-    decays occur: no division, no difference of sums, no reference after t.
+    above, p_s from below, so one matrix product serves all their pairs. Yields before each merge the blocks' size, the
+    upper covectors [N, size * r, K], the lower directions [N, size * w, K] and the decays of all blocks. Only products
+    of decays occur: no division, no difference of sums, no reference after t.
     """
     C, size = X.shape[1], 1
     while size < C:
@@ -168,16 +168,16 @@ def coupled_backward(
     X: Tensor, P: Tensor, decay: Tensor, posts: Sequence[bool],
     dpairs: Tensor, dX: Tensor, dP: Tensor, dD: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of X, P and g, from those of what `coupled` returns and of the log of the chunk's whole decay [Z, K, 1].
+    """Gradients of X, P and g, from those of what `coupled` returns and of the log of the chunk's decay [Z, K, 1].
 
     The blocks are split again in the order opposite to their merging; dX and dP are used up. The log of a block's decay
     gets the gradient of the block that it merged into, and what its decay did to the other block's rows.
     """
-    moved = before_decay(X, decay, posts)
     dg = torch.empty_like(decay)
-    parts = (t.split(TOGETHER) for t in (moved, P.clone(), decay, dpairs, dX, dP, dD, dg))
+    parts = (t.split(TOGETHER) for t in (X, P, decay, dpairs, dX, dP, dD, dg))
     for x, p, d, dm, dx, dp, dd, out in zip(*parts):
-        levels = [(size, upper.clone(), lower.clone(), decays) for size, upper, lower, decays in merges(x, p, d)]
+        moves = merges(before_decay(x, d, posts), p.clone(), d)
+        levels = [(size, upper.clone(), lower.clone(), decays) for size, upper, lower, decays in moves]
         for size, upper, lower, decays in reversed(levels):
             dupper, dlower, first, second = halves(dx, dp, decays, size)
             dupper *= first
@@ -187,10 +187,9 @@ def coupled_backward(
             add_product(dupper, block, lower)
             add_product(dlower, block.mT, upper)
         out.copy_(dd.view(out.shape))
-    dg = dg[:, :, 0]
-    for j, post in enumerate(posts):
-        if post:
-            dX[:, :, j] *= decay[:, :, 0]
-            dg.addcmul_(X[:, :, j], dX[:, :, j])
-    return dX, dP, dg
+        for j, post in enumerate(posts):
+            if post:
+                dx[:, :, j] *= d[:, :, 0]
+                out[:, :, 0].addcmul_(x[:, :, j], dx[:, :, j])
+    return dX, dP, dg[:, :, 0]
 '''

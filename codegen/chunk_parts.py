@@ -60,6 +60,13 @@ OWN = '''
 def own(pairs: Tensor, j: int, i: int) -> Tensor:
     """The part [Z, C] of [Z, C, r, C, w] that couples covector j to direction i of the same token, to be written to."""
     return pairs[:, :, j, :, i].diagonal(dim1=1, dim2=2)
+
+'''
+
+DOT = '''
+def dot(x: Tensor, p: Tensor) -> Tensor:
+    """[Z, C, K] each to [Z, C]."""
+    return (x * p).sum(-1)
 '''
 
 INVERSE = '''

@@ -8,8 +8,8 @@ chunk to chunk is sequential. The algebra of one chunk (docs/design.md), its row
     S' = D S + P'U + R'W          P, R: directions of erasing rows and pure writes, moved to its end; D: its decay
 
 A, C, M, N couple the covectors to the directions of the rows before them: `pairs` holds all four. Between tokens the
-decay enters them (chunk_decay.py): not at all, as a factor beside the matrix product (scalar), or inside it (key). Within
-a token they are the rule's own. A rule without erases has no U and no solve, one without pure writes no W.
+decay enters them (chunk_decay.py): not at all, as a factor beside the matrix product (scalar), or inside it (key).
+Within a token they are the rule's own. A rule without erases has no U and no solve, one without pure writes no W.
 
 The text is an autograd function with its backward pass written out: autograd would go through memory twice as often.
 """
@@ -40,9 +40,9 @@ def chunked_source(shape: Shape) -> str:
 
         chunked(tensors: dict[str, Tensor], S0: Tensor, chunk: int) -> tuple[Tensor, Tensor]
 
-    `tensors` are those of `shape.tensors()`, all of S0's dtype; S0 is [B, H, K, V]; chunk >= 1, for key-wise decays
-    rounded up to a power of two. Returns the output [B, T, H, V] and the last state [B, H, K, V], differentiable once in
-    all of them.
+    `tensors` are those of `shape.tensors()`, all of S0's dtype; S0 is [B, H, K, V]; chunk >= 1 is rounded up to a power
+    of two for key-wise decays. Returns the output [B, T, H, V] and the last state [B, H, K, V], both differentiable
+    once in all tensors.
     """
     plan = _plan(shape)
     pieces = [*_helpers(plan), _function(plan), _call(plan)]
@@ -50,7 +50,7 @@ def chunked_source(shape: Shape) -> str:
 
 
 @dataclass(frozen=True)
-class Own:
+class _Own:
     """Within a token, covector `reader` sees direction `writer` (places among all of them); `name`: by that tensor."""
 
     reader: int
@@ -59,14 +59,14 @@ class Own:
 
 
 @dataclass(frozen=True)
-class Plan:
+class _Plan:
     """The rows of a shape in the order of the tensors: erases before reads, erasing rows before pure writes."""
 
     shape: Shape
     covectors: tuple[str, ...]
     posts: tuple[bool, ...]
     directions: tuple[str, ...]
-    own: tuple[Own, ...]
+    own: tuple[_Own, ...]
     inputs: tuple[str, ...]
 
     @property
@@ -103,18 +103,18 @@ class Plan:
         return {name: f"matrix({text})" for name, text in found.items() if name not in missing}
 
 
-def _plan(shape: Shape) -> Plan:
+def _plan(shape: Shape) -> _Plan:
     rows, erasing = shape.rows, shape.erasing
     if any(not (row.erases or row.has_y) for row in rows):
         raise ValueError("a row must erase or write: one without e and y does nothing")
     order = [*erasing, *shape.writing]
     seen = [(f"c{j}", rows[j].couplings) for j in erasing] + [(f"m{r}", x.couplings) for r, x in enumerate(shape.reads)]
     own = [
-        Own(place, order.index(c.row), f"{prefix}_{c.row}" if c.explicit else None)
+        _Own(place, order.index(c.row), f"{prefix}_{c.row}" if c.explicit else None)
         for place, (prefix, couplings) in enumerate(seen)
         for c in couplings
     ]
-    return Plan(
+    return _Plan(
         shape,
         covectors=(*(f"e{j}" for j in erasing), *(f"q{r}" for r in range(len(shape.reads)))),
         posts=(*(rows[j].post for j in erasing), *(read.post for read in shape.reads)),
@@ -124,7 +124,7 @@ def _plan(shape: Shape) -> Plan:
     )
 
 
-def _helpers(plan: Plan) -> Iterator[str]:
+def _helpers(plan: _Plan) -> Iterator[str]:
     yield parts.IMPORTS
     yield parts.TO_CHUNKS
     yield parts.FROM_CHUNKS
@@ -133,12 +133,14 @@ def _helpers(plan: Plan) -> Iterator[str]:
     yield parts.BY_CHUNK
     if plan.own:
         yield parts.OWN
+    if any(not c.name for c in plan.own):
+        yield parts.DOT
     if plan.erases:
         yield parts.INVERSE
     yield {"none": decays.NONE, "scalar": decays.SCALAR, "key": decays.KEY}[plan.shape.decay]
 
 
-def _function(plan: Plan) -> str:
+def _function(plan: _Plan) -> str:
     forward = [_rows(plan), _couplings(plan), _scan(plan), _outputs(plan)]
     backward = [_outputs_backward(plan), _scan_backward(plan), _products_backward(plan), _inputs_backward(plan)]
     return "\n".join(
@@ -187,14 +189,14 @@ def _part(name: str, members: str, others: str = ":") -> str:
     return name if index == [":"] else f"{name}[{', '.join([':', ':', *index])}]"
 
 
-def _named(plan: Plan, names: str) -> Iterator[str]:
+def _named(plan: _Plan, names: str) -> Iterator[str]:
     """Statements that give the matrices of these names, as far as the shape has them."""
     found = [name for name in names if name in plan.matrices]
     if found:
         yield f"{', '.join(found)} = {', '.join(plan.matrices[name] for name in found)}"
 
 
-def _rows(plan: Plan) -> Iterator[str]:
+def _rows(plan: _Plan) -> Iterator[str]:
     shape = plan.shape
     yield _enclosed("(", plan.inputs, ",) = tensors") if len(plan.inputs) == 1 else _unpacked(plan.inputs, "tensors")
     yield "B, H, keys, values = S0.shape"
@@ -228,7 +230,7 @@ def _unpacked(names: Sequence[str], source: str) -> str:
     return line if len(line) + 8 <= WIDTH else _enclosed("(", names, f") = {source}")
 
 
-def _couplings(plan: Plan) -> Iterator[str]:
+def _couplings(plan: _Plan) -> Iterator[str]:
     if plan.decay:
         yield "# Couplings to earlier tokens, covectors moved to the start of the chunk and directions to its end."
         load = "to_chunks([g], n, chunk)"
@@ -241,7 +243,7 @@ def _couplings(plan: Plan) -> Iterator[str]:
     if plan.own:
         yield "# Couplings within a token."
     for c in plan.own:
-        dot = f"(covectors[:, :, {c.reader}] * directions[:, :, {c.writer}]).sum(-1)"
+        dot = f"dot(covectors[:, :, {c.reader}], directions[:, :, {c.writer}])"
         value = f"to_chunks([{c.name}], n, chunk)[:, :, 0, 0]" if c.name else dot
         yield f"own(pairs, {c.reader}, {c.writer}).copy_({value})"
     for names in ("AC", "MN", "EQ", "PR"):
@@ -260,13 +262,13 @@ def _steps(items: dict[str, str], *, reverse: bool = False) -> Iterator[str]:
         yield "for _ in range(n):"
 
 
-def _scan(plan: Plan) -> Iterator[str]:
+def _scan(plan: _Plan) -> Iterator[str]:
     """The state at the start of every chunk, one after the other, and what the erasing rows write."""
     decay = {"d": "D"} if plan.decay else {}
     add = {"a": "R.mT @ matrix(W)"} if plan.writes else {}
     kept = {"da": "torch.addcmul(a, d, S)", "d": "d * S", "a": "S + a", "": "S"}["".join(decay | add)]
     if plan.erases:
-        yield "# From chunk to chunk: (I + A) U = Y - C W - E S." if plan.writes else "# From chunk to chunk: (I + A) U = Y - E S."
+        yield f"# From chunk to chunk: (I + A) U = Y{' - C W' * bool(plan.writes)} - E S."
         yield "solve = inverse(A)"
         yield "starts, Us = [], []"
         right = "Y - C @ matrix(W)" if plan.writes else "Y"
@@ -285,7 +287,7 @@ def _scan(plan: Plan) -> Iterator[str]:
     yield "S_start = torch.stack(starts, 1).flatten(0, 1)"
 
 
-def _outputs(plan: Plan) -> Iterator[str]:
+def _outputs(plan: _Plan) -> Iterator[str]:
     if plan.erases and plan.writes:
         yield "UW = torch.cat((U, W), 2)"
     outs = [f"from_chunks(O[:, :, {r}], B, T, H, values)" for r in range(plan.reads)]
@@ -297,7 +299,7 @@ def _outputs(plan: Plan) -> Iterator[str]:
     yield _enclosed("return (", ["from_state(S, B, keys, values)", *outs], ")" if outs else ",)")
 
 
-def _saved(plan: Plan) -> list[str]:
+def _saved(plan: _Plan) -> list[str]:
     names = ["covectors", "directions", "pairs", plan.written, "S_start"]
     if plan.decay:
         names += ["at_start", "at_end", "decay", "D"]
@@ -306,7 +308,7 @@ def _saved(plan: Plan) -> list[str]:
     return names
 
 
-def _outputs_backward(plan: Plan) -> Iterator[str]:
+def _outputs_backward(plan: _Plan) -> Iterator[str]:
     yield "B, T, H, keys, values, n, chunk = ctx.sizes"
     yield _unpacked(_saved(plan), "ctx.saved_tensors")
     yield from _named(plan, "EQ")
@@ -320,7 +322,7 @@ def _outputs_backward(plan: Plan) -> Iterator[str]:
         yield "dU_read = M.mT @ matrix(dO)"
 
 
-def _scan_backward(plan: Plan) -> Iterator[str]:
+def _scan_backward(plan: _Plan) -> Iterator[str]:
     items = {"ds": "dS_read"} if plan.reads else {}
     items |= {"d": "D"} if plan.decay else {}
     kept = {"dsd": "torch.addcmul(ds, d, dS)", "d": "d * dS", "ds": "ds + dS", "": "dS"}["".join(items)]
@@ -343,7 +345,7 @@ def _scan_backward(plan: Plan) -> Iterator[str]:
     yield "dS_end = torch.stack(dS_ends[::-1], 1).flatten(0, 1)"
 
 
-def _products_backward(plan: Plan) -> Iterator[str]:
+def _products_backward(plan: _Plan) -> Iterator[str]:
     """Gradients of the couplings, of the moved rows, of the pure writes and of the log of a chunk's decay."""
     yield "# Gradients of what the covectors have read, hence of covectors, directions and their couplings."
     match bool(plan.erases), bool(plan.reads):
@@ -366,7 +368,7 @@ def _products_backward(plan: Plan) -> Iterator[str]:
         yield f"dlogD = D * (S_start * dS_end).sum({axes})"
 
 
-def _inputs_backward(plan: Plan) -> Iterator[str]:
+def _inputs_backward(plan: _Plan) -> Iterator[str]:
     gradients = ["dpairs", "dcovectors", "ddirections", *["dlogD"] * plan.decay]
     decay = ["decay", _tuple(plan.posts)] if plan.decay else []
     pairs = ["pairs"] if plan.shape.decay == "scalar" else []
@@ -384,7 +386,7 @@ def _inputs_backward(plan: Plan) -> Iterator[str]:
     yield ")"
 
 
-def _gradient(plan: Plan, name: str) -> str:
+def _gradient(plan: _Plan, name: str) -> str:
     """Text for the gradient of an input."""
     erasing, writing = plan.shape.erasing, plan.shape.writing
     explicit = {c.name: c for c in plan.own}
@@ -403,7 +405,7 @@ def _gradient(plan: Plan, name: str) -> str:
     return f"from_chunks({x}, B, T, H, {size})" if size else f"from_chunks({x}[..., None], B, T, H, 1)[..., 0]"
 
 
-def _call(plan: Plan) -> str:
+def _call(plan: _Plan) -> str:
     """The function itself; what comes after the reads is left to autograd."""
     outs = [f"o{r}" for r in range(plan.reads)]
     factors = {"none": "", "scalar": 'tensors["f{r}"][..., None] * ', "value": 'tensors["f{r}"] * '}

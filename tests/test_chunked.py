@@ -282,7 +282,7 @@ PLANTED = {
     "no gradient through the couplings within a token": (DELTA, r"ddirections\[:, :, 0\] \+= c \* .*\n", "\n"),
     "no gradient through the decays between blocks": (DELTA, r"\(upper \* dupper\)", "(0 * upper * dupper)"),
     "no gradient through the decay of the whole chunk": (DELTA, r"dlogD = D \*", "dlogD = 0 *"),
-    "no gradient through a token's own decay": (DELTA, r"dg\.addcmul_\(.*", "pass"),
+    "no gradient through a token's own decay": (DELTA, r"out\[:, :, 0\]\.addcmul_\(.*", "pass"),
     "scalar decay's gradient a token late": (SCALAR, r"tril\(-1\)\.sum\(1\)\[:, :-1\]", "tril(-1).sum(1)[:, 1:]"),
     "state's gradient not passed on": (WRITE, r"torch\.addcmul\(ds, d, dS\)", "ds"),
 }
