@@ -81,8 +81,8 @@ def _inputs(plan: Plan) -> Iterator[str]:
     for c in plan.own:
         if not c.name:
             yield f"c = own(dpairs, {c.reader}, {c.writer})[..., None]"
-            yield f"dcovectors[:, :, {c.reader}] += c * directions[:, :, {c.writer}]"
-            yield f"ddirections[:, :, {c.writer}] += c * covectors[:, :, {c.reader}]"
+            yield f"dcovectors[:, :, {c.reader}].addcmul_(c, directions[:, :, {c.writer}])"
+            yield f"ddirections[:, :, {c.writer}].addcmul_(c, covectors[:, :, {c.reader}])"
     yield "return ("
     yield "    from_state(dS, B, keys, values),"
     yield "    None,"

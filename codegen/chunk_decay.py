@@ -89,7 +89,7 @@ def coupled_backward(
 '''
 
 KEY = '''
-TOGETHER = 32  # chunks: what is computed for these stays in a CPU's cache
+TOGETHER = 2048  # tokens: what is computed for these stays in a CPU's cache
 
 
 def coupled(X: Tensor, P: Tensor, decay: Tensor, posts: Sequence[bool]) -> tuple[Tensor, Tensor, Tensor]:
@@ -104,7 +104,7 @@ def coupled(X: Tensor, P: Tensor, decay: Tensor, posts: Sequence[bool]) -> tuple
     Z, C, r, _ = X.shape
     X, P = before_decay(X, decay, posts), P.clone()
     pairs = X.new_zeros(Z, C, r, C, P.shape[2])
-    for x, p, d, m in zip(*(t.split(TOGETHER) for t in (X, P, decay, pairs))):
+    for x, p, d, m in zip(*(t.split(max(1, TOGETHER // C)) for t in (X, P, decay, pairs))):
         for size, upper, lower, _ in merges(x, p, d):
             block = below_diagonal(m, size)
             block.copy_(product(upper, lower).view(block.shape))
@@ -157,7 +157,7 @@ def product(x: Tensor, p: Tensor) -> Tensor:
 
 def add_product(out: Tensor, a: Tensor, b: Tensor) -> None:
     """out += a @ b, for the thinnest matrices by columns."""
-    if a.shape[2] > 4:
+    if a.shape[2] > 2:
         out += a @ b
     else:
         for i in range(a.shape[2]):
@@ -174,7 +174,8 @@ def coupled_backward(
     gets the gradient of the block that it merged into, and what its decay did to the other block's rows.
     """
     dg = torch.empty_like(decay)
-    parts = (t.split(TOGETHER) for t in (X, P, decay, dpairs, dX, dP, dD, dg))
+    count = max(1, TOGETHER // X.shape[1])
+    parts = (t.split(count) for t in (X, P, decay, dpairs, dX, dP, dD, dg))
     for x, p, d, dm, dx, dp, dd, out in zip(*parts):
         moves = merges(before_decay(x, d, posts), p.clone(), d)
         levels = [(size, upper.clone(), lower.clone(), decays) for size, upper, lower, decays in moves]
