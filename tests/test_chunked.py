@@ -305,10 +305,7 @@ def test_planted_bug_shows(bug: str) -> None:
 
 @pytest.mark.slow
 def test_speed() -> None:
-    """Against a good loop over tokens (fp32, two threads): 5.7 forward and 10 with backward measured; a guard below.
-
-    The aim is 6 and 20.
-    """
+    """Against a good loop over tokens (fp32, two threads); guards, for a busy machine, below the aim of 6 and 20."""
     shape, form = DELTA, compiled(DELTA)
     B, T, H, size = 1, 4096, 4, 64
     normal = torch.Generator().manual_seed(0)
@@ -338,8 +335,8 @@ def test_speed() -> None:
     finally:
         torch.set_num_threads(threads)
     forward, both = result.speedup("chunked")
-    assert forward >= 4, str(result)
-    assert both >= 7, str(result)
+    assert forward >= 5, str(result)
+    assert both >= 10, str(result)
 
 
 def test_source_has_only_what_the_shape_needs() -> None:
