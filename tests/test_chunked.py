@@ -259,6 +259,15 @@ def test_no_token(shape: Shape) -> None:
     assert torch.equal(last, state)
 
 
+def test_a_second_derivative_is_refused() -> None:
+    x, state = make(DELTA, 5)
+    state.requires_grad_()
+    o, _ = compiled(DELTA)(x, state, 4)
+    (gradient,) = torch.autograd.grad(o.square().sum(), state, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
 def test_repeated_keys() -> None:
     """Erasing the same direction again and again: a power series would diverge, substitution does not."""
     x, state = make(DELTA, 64, decays="mild")
