@@ -58,9 +58,11 @@ def log_softplus(x: Tensor) -> Tensor:
 ''',
 }
 
-_RESERVED = frozenset(
-    {"torch", "math", "F", "Tensor", "step", "run", "start", "prologue", "chunked", *HELPERS, *dir(builtins)}
-)
+# Names that the text of a function refers to outside itself.
+_RESERVED = frozenset({
+    "torch", "math", "F", "Tensor", "step", "run", "start", "prologue", "chunked", "affine_scan", "max_plus_scan",
+    "angle_scan", "CHUNK", "_scan", "_token", *HELPERS, *dir(builtins),
+})  # fmt: skip
 
 
 def python_names(rule: Rule) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from stateir.ir import Axis, Bin, Call, Contract, Expr, Let, Ref, Rule, children, rebuild, walk
 from stateir.normal import Core
@@ -12,6 +12,7 @@ from .carried import carries_s_alone
 from .expr import Scope, scope_of, torch_text
 from .scan import Demand
 from .text import arguments_of, assignment, expanded, function, helpers, sizes, varies
+from .vector_scans import TORCH, Kind, VectorScan
 
 # exp of it is exactly 0 in every dtype, and sums of it stay finite: -inf would make NaN of differences.
 LOWEST_LOG_DECAY = -10000
@@ -39,7 +40,7 @@ def core_tensors(core: Core) -> dict[str, tuple[Expr, Axis]]:
     return {key: (e, axes.get(key.rstrip("0123456789"), e.axis)) for key, e in found.items() if e is not None}
 
 
-def prologue_source(rule: Rule, core: Core) -> str:
+def prologue_source(rule: Rule, core: Core, vector_scans: Mapping[Kind, VectorScan] = TORCH) -> str:
     """Source of `prologue(inputs..., params...) -> dict[str, Tensor]` and of the helpers that it calls.
 
     The arguments are the rule's inputs [B, T, H, ...] and params [H, ...] in the order of their declarations, all of
@@ -52,7 +53,7 @@ def prologue_source(rule: Rule, core: Core) -> str:
     """
     scope = scope_of(rule)
     state, chunk = scope.new("state"), scope.new("chunk")
-    demand = Demand(rule, scope, state, chunk)
+    demand = Demand(rule, scope, state, chunk, vector_scans)
     tensors = core_tensors(core)
     needed = _needed(rule, [e for e, _ in tensors.values()])
     for line in rule.lines:
@@ -88,7 +89,7 @@ def prologue_source(rule: Rule, core: Core) -> str:
         arguments += [f"{state}: {kind}", f"{chunk}: int"]
         kind = f"tuple[{kind}, {kind}]"
     text = function("prologue", arguments, kind, docstring, body)
-    scans = [definition.strip("\n") for definition in demand.helpers.values()]
+    scans = [definition.strip("\n") for definition in demand.helpers]
     return "\n\n\n".join([*helpers(scope), *scans, text]) + "\n"
 
 

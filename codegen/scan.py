@@ -6,8 +6,7 @@ shifted by a token, the last is the scan's result, and those between follow from
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from stateir.build import ZERO
@@ -17,99 +16,26 @@ from stateir.scans import Scan, scans, turning
 from .carried import prev_windows
 from .expr import Scope, element, torch_text
 from .text import assignment, call, expanded, line_comment, varies
+from .vector_scans import Kind, VectorScan
 
 LEADING = ("B", "T", "H")
-
-# The scan's association depends on the place within a chunk alone, so a run split at a chunk's end has the same bits.
-_SCAN = '''
-def {name}(a: Tensor, b: Tensor, start: Tensor, chunk: int) -> Tensor:
-    """{what} for every token: [B, 1 + T, H, ...], with `start` first."""
-    T = b.shape[1]
-    if T == 0:
-        return start[:, None]
-    chunk = max(1, min(chunk, T))
-    pad = -T % chunk
-    a = torch.cat((a, torch.full_like(a[:, :1], {one}).expand(-1, pad, *a.shape[2:])), 1).unflatten(1, (-1, chunk))
-    b = torch.cat((b, torch.full_like(b[:, :1], {zero}).expand(-1, pad, *b.shape[2:])), 1).unflatten(1, (-1, chunk))
-    factors, values = [a[:, :, 0]], [b[:, :, 0]]
-    for i in range(1, chunk):
-        factors.append({factor})
-        values.append({value})
-    carried = [start]
-    for n in range(a.shape[1]):
-        carried.append({carry})
-    before = torch.stack(carried[:-1], 1)[:, :, None]
-    inside = {inside}
-    return torch.cat((start[:, None], inside.flatten(1, 2)[:, :T]), 1)
-'''
-
-
-def _scan_helper(
-    name: str, what: str, one: str, zero: str, act: Callable[[str, str, str], str], join: str, after: str = "{}"
-) -> str:
-    return _SCAN.format(
-        name=name,
-        what=what,
-        one=one,
-        zero=zero,
-        factor=f"a[:, :, i] {join} factors[-1]",
-        value=act("a[:, :, i]", "values[-1]", "b[:, :, i]"),
-        carry=after.format(act("factors[-1][:, n]", "carried[-1]", "values[-1][:, n]")),
-        inside=after.format(act("torch.stack(factors, 2)", "before", "torch.stack(values, 2)")),
-    )
-
-
-ONE_TURN = "torch.remainder({}, 2 * math.pi)"
-
-SCANS: dict[str, tuple[str, str, float, float]] = {
-    "angle": (
-        "angle_scan",
-        _scan_helper(
-            "angle_scan",
-            "z = z + b modulo 2 pi",
-            "1",
-            "0",
-            lambda a, z, b: f"{z} + {b}",
-            "*",
-            ONE_TURN,
-        ),
-        1.0,
-        0.0,
-    ),
-    "affine": (
-        "affine_scan",
-        _scan_helper("affine_scan", "z = a * z + b", "1", "0", lambda a, z, b: f"{a} * {z} + {b}", "*"),
-        1.0,
-        0.0,
-    ),
-    "max-plus": (
-        "max_plus_scan",
-        _scan_helper(
-            "max_plus_scan",
-            "m = max(m + a, b)",
-            "0",
-            "-torch.inf",
-            lambda a, m, b: f"torch.maximum({m} + {a}, {b})",
-            "+",
-        ),
-        0.0,
-        -math.inf,
-    ),
-}
-
 
 class Demand:
     """Writes the statements of a prologue on demand: a let, a state or a window once something needs it.
 
     `body` collects the statements, `varying` the names that have the dimensions of a sequence, `carried` what goes on
-    to the next call, `helpers` the scans that the text calls. `state` and `chunk` are the names of those arguments.
+    to the next call, `helpers` the definitions that the text needs, in order. `state` and `chunk` are the names of those
+    arguments; `vector_scans` are the helpers for the scans.
     """
 
-    def __init__(self, rule: Rule, scope: Scope, state: str, chunk: str) -> None:
+    def __init__(
+        self, rule: Rule, scope: Scope, state: str, chunk: str, vector_scans: Mapping[Kind, VectorScan]
+    ) -> None:
         self.rule, self.scope, self.state, self.chunk = rule, scope, state, chunk
+        self.vector_scans = vector_scans
         self.body: list[str] = []
         self.carried: dict[str, str] = {}
-        self.helpers: dict[str, str] = {}
+        self.helpers: list[str] = []
         self.states = {s.name: s for s in rule.states if s.axis is not Axis.MATRIX}
         self.varying = {i.name for i in rule.inputs} | set(self.states)
         self.groups = {name: scan for scan in scans(rule) for name in scan.states}
@@ -212,8 +138,9 @@ class Demand:
         """A scan by chunks; the name of its result."""
         (name,) = scan.states
         state, start = self.states[name], f'{self.state}["{name}"]'
-        helper, definition, one, zero = SCANS["angle" if name in turning(self.rule) else scan.kind]
-        a, b = scan.a or Num(one), scan.b or Num(zero)
+        kind: Kind = "max-plus" if scan.kind == "max-plus" else "angle" if name in turning(self.rule) else "affine"
+        helper = self.vector_scans[kind]
+        a, b = scan.a or Num(helper.one), scan.b or Num(helper.zero)
         self.need(a)
         self.need(b)
         target = self.scope.new(f"{self.scope.names[name]}_all")
@@ -221,10 +148,10 @@ class Demand:
         if scan.kind == "affine" and a == ZERO:
             self.body.append(f"{target} = torch.cat(({start}[:, None], {self._over_tokens(b, state)}), 1)")
             return target
-        self.helpers[helper] = definition
+        self.helpers += [x for x in helper.definitions if x not in self.helpers]
         # b alone gives the result its shape: a scalar factor of a vector stays as small as it is.
         factor = torch_text(a, self.scope, state.axis) if varies(a, self.varying) else self._over_tokens(a, state)
-        self.body.append(call(f"{target} = {helper}", [factor, self._over_tokens(b, state), start, self.chunk]))
+        self.body.append(call(f"{target} = {helper.name}", [factor, self._over_tokens(b, state), start, self.chunk]))
         return target
 
     def _sequential(self, scan: Scan) -> dict[str, str]:
