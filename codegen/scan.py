@@ -20,12 +20,13 @@ from .vector_scans import Kind, VectorScan
 
 LEADING = ("B", "T", "H")
 
+
 class Demand:
     """Writes the statements of a prologue on demand: a let, a state or a window once something needs it.
 
     `body` collects the statements, `varying` the names that have the dimensions of a sequence, `carried` what goes on
-    to the next call, `helpers` the definitions that the text needs, in order. `state` and `chunk` are the names of those
-    arguments; `vector_scans` are the helpers for the scans.
+    to the next call, `helpers` the definitions that the text needs, in order. `state` and `chunk` are the names of
+    those arguments; `vector_scans` are the helpers for the scans.
     """
 
     def __init__(

@@ -13,6 +13,7 @@ from .text import arguments_of, function, line_comment, module
 from .triton_launch import chunk_size, columns, host_source, kernels_of
 from .triton_text import device_functions
 from .triton_tiles import tiles_of
+from .triton_vector_scans import TRITON
 
 
 def triton_source(rule: Rule, core: Core) -> str:
@@ -28,7 +29,7 @@ def triton_source(rule: Rule, core: Core) -> str:
     shape = shape_of(core)
     parts = [
         *scan_parts(shape),
-        prologue_source(rule, core).strip("\n"),
+        prologue_source(rule, core, TRITON).strip("\n"),
         start_source(rule),
         _run(rule, shape),
         _step(rule, shape),

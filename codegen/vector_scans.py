@@ -70,9 +70,7 @@ _ANGLE = _scan(
     "torch.remainder({}, 2 * math.pi)",
 )  # fmt: skip
 _AFFINE = _scan("affine_scan", "z = a * z + b", "1", "0", lambda a, z, b: f"{a} * {z} + {b}", "*")
-_MAXIMA = _scan(
-    "maxima", "m = max(m + a, b)", "0", "-torch.inf", lambda a, m, b: f"torch.maximum({m} + {a}, {b})", "+"
-)
+_MAXIMA = _scan("maxima", "m = max(m + a, b)", "0", "-torch.inf", lambda a, m, b: f"torch.maximum({m} + {a}, {b})", "+")
 
 # Where m + a equals b, a step shares the gradient between them. The composed maxima would share it in other parts where
 # three are equal, and their graph has a node for every token of a chunk; so the gradient is a scan of its own.

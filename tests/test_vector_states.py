@@ -147,6 +147,8 @@ def test_equal_candidates_of_a_maximum_share_the_gradient_as_a_step_does(axis, l
         start = {n: torch.zeros_like(x).requires_grad_() for n, x in start.items()}
         o, end = run(rule, backend, leaves, start)
         loss = (o * torch.arange(o.numel()).view(o.shape)).sum() + end["x"].sum()
-        grads.append(torch.autograd.grad(loss, [*leaves.values(), *start.values()], materialize_grads=True, allow_unused=True))
+        grads.append(
+            torch.autograd.grad(loss, [*leaves.values(), *start.values()], materialize_grads=True, allow_unused=True)
+        )
     for name, a, b in zip([*arguments, *start], *grads, strict=True):
         assert torch.allclose(a, b, rtol=1e-12, atol=1e-12), name
