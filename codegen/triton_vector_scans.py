@@ -1,15 +1,15 @@
 """The scans of vector states as Triton text, forward and reverse: helpers named and called as in `vector_scans`.
 
-A token's numbers, all heads together, are N columns; a program takes a block of them and walks the chunks of a sequence.
-Within a chunk a token's map is composed with those before it (`tl.associative_scan`):
+A token's numbers, all heads together, are N columns; a program takes a block of them and walks a sequence by chunks. In
+a chunk each token's map is composed with those before it (`tl.associative_scan`):
 
     affine      z -> a z + b         (a, b) then (a', b')  =  (a a', a' b + b')
     (max, +)    m -> max(m + a, b)                            (a + a', max(b + a', b'))
     angle       z -> z + b modulo 2 pi, a sum
 
-In reverse the gradient d of a state is an affine scan against time, d_t = g_t + w_{t+1} d_{t+1}, where w is how much of a
-state the next one takes: a, one, or for a maximum the step's share, one half where both are equal. The composition
-depends on the place within a chunk alone, so a run split at a chunk's end has the same bits.
+The gradient d of a state is an affine scan against time, d_t = g_t + w_{t+1} d_{t+1}, where w is how much of a state the
+next one takes: a, one, or for a maximum the step's share, one half where both are equal. The composition depends on the
+place within a chunk alone, so a run split at a chunk's end has the same bits.
 """
 
 from __future__ import annotations

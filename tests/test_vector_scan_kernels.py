@@ -1,4 +1,4 @@
-"""The Triton kernels of vector states: in Triton's interpreter, against the PyTorch helpers in float64, and compiled."""
+"""The Triton kernels of vector states, in Triton's interpreter against the PyTorch helpers in float64, and compiled."""
 
 from __future__ import annotations
 

@@ -88,5 +88,5 @@ def errors_of_scan(case: str, B: int, T: int, H: int, D: int, device: str = "cpu
 
 
 def tolerance(case: str, chunk: int) -> float:
-    """A few roundings of float32, 6e-8 each; an angle's is that of a sum over a chunk before it is taken modulo a turn."""
+    """A few roundings of float32, 6e-8 each; an angle is a sum over a chunk before it is taken modulo a turn."""
     return 6e-8 * (32 if kind_of(case) != "angle" else 4 * chunk)

@@ -7,7 +7,7 @@ import torch
 from vector_scan_cases import CASES, errors_of_scan, inputs_of, scan_of, tolerance
 
 import stateir
-from stateir.codegen.verify_device import verify_device
+from stateir.codegen.verify_device import verify_on
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -36,7 +36,7 @@ def test_equal_bits(case: str) -> None:
 
 @pytest.mark.parametrize("name", ["linear_attention", "mamba3", "mlstm", "precond_gated_delta"])
 def test_rules_with_vector_states(name: str, record_property) -> None:  # type: ignore[no-untyped-def]
-    checks = verify_device(stateir.load(name), "cuda")
+    checks = verify_on(stateir.load(name), "cuda")
     record_property("errors", {c.name: float(f"{c.error:.3g}") for c in checks})
     assert all(c.passed for c in checks), [c for c in checks if not c.passed]
 
