@@ -7,8 +7,8 @@ a chunk each token's map is composed with those before it (`tl.associative_scan`
     (max, +)    m -> max(m + a, b)                            (a + a', max(b + a', b'))
     angle       z -> z + b modulo 2 pi, a sum
 
-The gradient d of a state is an affine scan against time, d_t = g_t + w_{t+1} d_{t+1}, where w is how much of a state the
-next one takes: a, one, or for a maximum the step's share, one half where both are equal. The composition depends on the
+The gradient d of a state is an affine scan against time, d_t = g_t + w_{t+1} d_{t+1}, where w is how much of a state
+the next one takes: a, one, or for a maximum the step's share, a half where both are equal. The order depends on the
 place within a chunk alone, so a run split at a chunk's end has the same bits.
 """
 
