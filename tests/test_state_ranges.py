@@ -1,4 +1,4 @@
-"""Ranges of states are proved by induction: over a sequence, every expression has values where they are proved to be."""
+"""Ranges of states are proved by induction: over a sequence, every expression has values in its proved range."""
 
 from __future__ import annotations
 
