@@ -61,7 +61,7 @@ def log_softplus(x: Tensor) -> Tensor:
 # Names that the text of a function refers to outside itself.
 _RESERVED = frozenset({
     "torch", "math", "F", "Tensor", "step", "run", "start", "prologue", "chunked", "affine_scan", "max_plus_scan",
-    "angle_scan", "CHUNK", "_scan", "_token", *HELPERS, *dir(builtins),
+    "angle_scan", "widened", "output", "CHUNK", "_scan", "_token", *HELPERS, *dir(builtins),
 })  # fmt: skip
 
 

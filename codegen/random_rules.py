@@ -28,6 +28,8 @@ class _Writer(States):
     """Writes one rule; a name is declared where it is first used."""
 
     def rule(self, count: int) -> str:
+        if self.draw.choice([False, False, False, False, False, True]):
+            return self.text([*self.mirrored(count), self.normalised_read()])
         updates = [self.update() for _ in range(count)]
         if not any(kind.startswith("value") for kind in self.inputs.values()):
             updates.append("update S += " + self.write())
@@ -37,11 +39,43 @@ class _Writer(States):
             places = sorted(self.draw.choice([len(body), *range(len(body))]) for _ in lines)
             for place, line in zip(reversed(places), reversed(lines), strict=True):
                 body = [*body[:place], line, *body[place:]]
+        return self.text(body)
+
+    def text(self, body: list[str]) -> str:
         declared = [f"input {name}: {kind}" for name, kind in self.inputs.items()]
         declared += [f"param {name}: {kind}" for name, kind in self.params.items()]
         declared += [f"state {name}: {kind}" for name, (kind, _) in self.states.items()]
         lets = [f"let {name} = {value}" for name, value in self.lets.items()]
         return "\n".join(["rule random", *declared, *lets, *body]) + "\n"
+
+    def mirrored(self, count: int) -> list[str]:
+        """Lines of S, and of a key state the same with scalars for values: a column of S, if none differs."""
+        pairs = [self.mirrored_line() for _ in range(count)]
+        self.state("zc", "key")
+        if self.draw.choice([False, True]):
+            return [line for pair in pairs for line in pair]
+        return [*(line for line, _ in pairs), *(line for _, line in pairs)]
+
+    def mirrored_line(self) -> tuple[str, str]:
+        key, value, strength, decay = self.key(), self.plain_value(), self.strength(), self.decay()
+        forms = [
+            (f"= {decay} * S + outer({strength} * {key}, {value})", f"= {decay} * zc + {strength} * {key}"),
+            (f"= {decay} * S", f"= {decay} * zc"),
+            (f"+= outer({key}, {value})", f"+= {key} / 2"),
+            (f"+= outer({strength} * {key}, {value} - {key} @ S)", f"+= (1 - {key} @ zc) * {strength} * {key}"),
+            (f"-= outer({key}, ({strength} * {key}) @ S)", f"-= {key} * (({strength} * {key}) @ zc)"),
+            (f"+= outer({key}, {value})", f"= zc + {self.scalar_state()} * {key}"),
+            (f"= S + outer({key}, {value})", f"= 0.5 * zc + {key}"),
+        ]
+        line, mirrored = self.draw.choice(forms)
+        return f"update S {line}", f"update zc {mirrored}"
+
+    def normalised_read(self) -> str:
+        query = self.input("q", "key unit")
+        return "read o = " + self.draw.choice([
+            f"({query} @ S) / (1 + abs({query} @ zc))",
+            f"({query} @ S) / max(abs({query} @ zc), exp(-{self.strength()})) + ({query} @ zc) * {self.plain_value()}",
+        ])  # fmt: skip
 
     def update(self) -> str:
         forms: list[Callable[[], str]] = [self.terms, self.decay_line, self.decay_and_terms, self.loop]

@@ -61,13 +61,14 @@ class Demand:
             elif isinstance(x, Prev):
                 self._need_window(x)
 
-    def need_carried(self) -> None:
-        """Write whatever goes on to the next call, used in this one or not."""
-        for name in self.states:
+    def need_carried(self, but: Sequence[str] = ()) -> None:
+        """Write whatever goes on to the next call, used in this one or not, but the states that others carry."""
+        states = [name for name in self.states if name not in but]
+        for name in states:
             self._need_state(name)
         for name in self.windows:
             self._need_past(name)
-        order = [*self.states, *(f"prev.{name}" for name in self.windows)]
+        order = [*states, *(f"prev.{name}" for name in self.windows)]
         self.carried = {name: self.carried[name] for name in order}
 
     def _need_let(self, name: str) -> None:

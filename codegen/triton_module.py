@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from stateir.column import Column, column, without_column
 from stateir.ir import Rule
 from stateir.normal import Core
 
 from .carried import carries_s_alone, run_source, start_source
+from .column_text import output_source, state_after, state_before, widened_source
 from .expr import Scope, scope_of
 from .prologue import prologue_source
 from .shape import Shape, shape_of
@@ -14,6 +16,9 @@ from .triton_launch import chunk_size, columns, host_source, kernels_of
 from .triton_text import device_functions
 from .triton_tiles import tiles_of
 from .triton_vector_scans import TRITON
+
+# Columns beside S, of which one would do: so many that a row of bfloat16 stays a multiple of 16 bytes.
+ALIGNED = 8
 
 
 def triton_source(rule: Rule, core: Core) -> str:
@@ -26,13 +31,17 @@ def triton_source(rule: Rule, core: Core) -> str:
     The dtype of the first value input is that of the output and decides how products are taken. ValueError where a
     token has more rows than a chunk of the kernels holds.
     """
+    found = column(rule, core)
+    core = core if found is None else without_column(core, found)
     shape = shape_of(core)
     parts = [
         *scan_parts(shape),
-        prologue_source(rule, core, TRITON).strip("\n"),
+        *([] if found is None else [widened_source(ALIGNED)]),
+        prologue_source(rule, core, found, TRITON).strip("\n"),
+        *([] if found is None else [output_source(rule, found)]),
         start_source(rule),
-        _run(rule, shape),
-        _step(rule, shape),
+        _run(rule, shape, found),
+        _step(rule, shape, found),
     ]
     lines = [f"    {line_comment(rule, line)[2:]}" for line in rule.lines]
     docstring = "\n".join([rule.title or rule.name, "", *lines, "", *_notation(shape)])
@@ -80,8 +89,10 @@ def _notation(shape: Shape) -> list[str]:
     return [*lines, ""]
 
 
-def _reads(shape: Shape, tensors: str, reads: str) -> str:
+def _reads(shape: Shape, found: Column | None, tensors: str, reads: str) -> str:
     """The output: the sum of factor * read, and the rest."""
+    if found is not None:
+        return f"output({reads}[..., 0, :], {tensors})"
     terms = []
     for r, read in enumerate(shape.reads):
         term = f"{reads}[..., {r}, :]"
@@ -95,7 +106,9 @@ def _reads(shape: Shape, tensors: str, reads: str) -> str:
     return " + ".join(terms)
 
 
-def _lines(rule: Rule, shape: Shape, scope: Scope, arguments: list[str], scan: str, chunk: str) -> list[str]:
+def _lines(
+    rule: Rule, shape: Shape, found: Column | None, scope: Scope, arguments: list[str], scan: str, chunk: str
+) -> list[str]:
     """The statements that give the output and the state after, from the arguments and the state before.
 
     `scan` is the call of the kernels with the places {tensors} and {S} in it.
@@ -107,28 +120,28 @@ def _lines(rule: Rule, shape: Shape, scope: Scope, arguments: list[str], scan: s
         return [
             f"{tensors} = prologue({every})",
             f"{reads}, {state} = {scan.format(tensors=tensors, S=state)}",
-            f"{output} = {_reads(shape, tensors, reads)}",
+            f"{output} = {_reads(shape, found, tensors, reads)}",
         ]
     carried, S = scope.new("carried"), scope.names["S"]
-    before = f'{state}["S"]'
+    before = state_before(state, found)
     return [
         f"{tensors}, {carried} = prologue({every}, {state}, {chunk})",
         f"{reads}, {S} = {scan.format(tensors=tensors, S=before)}",
-        f"{output} = {_reads(shape, tensors, reads)}",
-        f'{state} = {{"S": {S}, **{carried}}}',
+        f"{output} = {_reads(shape, found, tensors, reads)}",
+        f"{state} = {state_after(S, carried, found)}",
     ]
 
 
-def _run(rule: Rule, shape: Shape) -> str:
+def _run(rule: Rule, shape: Shape, found: Column | None) -> str:
     def body(rule: Rule, scope: Scope) -> list[str]:
         arguments = [scope.names[d.name] for d in arguments_of(rule)]
         call = f"_scan({{tensors}}, {{S}}, {scope.fresh('dtype')})"
-        return _lines(rule, shape, scope, arguments, call, "CHUNK")
+        return _lines(rule, shape, found, scope, arguments, call, "CHUNK")
 
     return run_source(rule, body)
 
 
-def _step(rule: Rule, shape: Shape) -> str:
+def _step(rule: Rule, shape: Shape, found: Column | None) -> str:
     scope = scope_of(rule)
     state, output = scope.fresh("state"), scope.names[rule.read.name]
     names = [scope.names[d.name] for d in arguments_of(rule)]
@@ -140,7 +153,7 @@ def _step(rule: Rule, shape: Shape) -> str:
     body = [
         f"{every} = ({each}.float() for {each} in ({every}))",
         f"{tokens} = ({each}.unsqueeze(1) for {each} in ({tokens}))",
-        *_lines(rule, shape, scope, names, "_token({tensors}, {S})", "1"),
+        *_lines(rule, shape, found, scope, names, "_token({tensors}, {S})", "1"),
         f"return {output}.squeeze(1), {state}",
     ]
     docstring = "One token, without gradients: inputs [B, H, ...]; the output [B, H, V] (float32) and the state after."

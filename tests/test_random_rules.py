@@ -12,6 +12,7 @@ from stateir.affine import normal_form
 from stateir.codegen.random_rules import RandomDraw, random_rule
 from stateir.codegen.strategies import rule_texts
 from stateir.codegen.verify import against_step, over_time
+from stateir.column import column
 from stateir.core import core
 from stateir.ir import Update
 from stateir.scans import scans, turning
@@ -79,7 +80,8 @@ def test_the_rules_cover_what_they_should() -> None:
         kinds["states that need each other"] += any(len(scan.states) > 1 for scan in scans(rule))
         kinds["a running angle"] += bool(turning(rule))
         kinds["a range proved by induction"] += any(s.range is not None for s in rule.states)
+        kinds["a column of S"] += column(rule, c) is not None
         for kind in {f"{axes[scan.states[0]]} {scan.kind}" for scan in scans(rule)}:
             kinds[kind] += 1
     assert min(kinds.values()) >= 3, kinds
-    assert len(kinds) == 32, kinds
+    assert len(kinds) == 33, kinds
