@@ -107,8 +107,8 @@ class Operator:
         backend = self._backend(dtype, device)
         run = self._functions(backend).run
         with torch.autocast(device.type, enabled=False):
-            args = self._prepared(tensors, sizes, dtype, device)
-            if backend == "triton":  # the value input's dtype decides how its products are taken
+            args = self._prepared(tensors, sizes, None if backend == "triton" else dtype, device)
+            if backend == "triton":  # the value input's dtype decides how products are taken, and is the output's
                 args[self._value] = args[self._value].to(self._output_dtype(tensors))
             if offsets is None:
                 o, state = self._sequence(run, args, state, sizes)
@@ -122,10 +122,9 @@ class Operator:
         dtype, device = _compute_dtype(tensors), next(iter(tensors.values())).device
         carried = self._state(state, sizes, sizes.B, dtype, device, "state")
         with torch.autocast(device.type, enabled=False):
-            args = self._prepared(tensors, sizes, dtype, device, token=True)
-            step = self._reference.step
-            if self._backend(dtype, device) == "triton" and not _differentiated([*args, carried]):
-                step = self._functions("triton").step
+            kernels = self._backend(dtype, device) == "triton" and not _differentiated([*tensors.values(), carried])
+            step = self._functions("triton").step if kernels else self._reference.step
+            args = self._prepared(tensors, sizes, None if kernels else dtype, device, token=True)
             o, after = step(carried, *args)
         return o.to(self._output_dtype(tensors)), after
 
@@ -173,16 +172,17 @@ class Operator:
         return _map(lambda x: x.to(dtype), checked)
 
     def _prepared(
-        self, tensors: dict[str, Tensor], sizes: Sizes, dtype: torch.dtype, device: torch.device, token: bool = False
-    ) -> list[Tensor]:
-        """The arguments in the order of the generated functions, in one dtype and with H heads each."""
+        self, tensors: dict[str, Tensor], sizes: Sizes, dtype: torch.dtype | None, device: torch.device,
+        token: bool = False,
+    ) -> list[Tensor]:  # fmt: skip
+        """The arguments in the order of the generated functions with H heads each, in their own dtypes if None."""
         args = []
         for d in arguments_of(self.rule):
             if d.name not in tensors:
                 assert isinstance(d, Param)
-                args.append(start_value(d, sizes.H, sizes.K, sizes.V, dtype=dtype, device=device))
+                args.append(start_value(d, sizes.H, sizes.K, sizes.V, dtype=dtype or torch.float32, device=device))
                 continue
-            x = tensors[d.name].to(dtype)
+            x = tensors[d.name] if dtype is None else tensors[d.name].to(dtype)
             dim = layout(d, token).index("H")
             args.append(x if x.shape[dim] == sizes.H else x.repeat_interleave(sizes.H // x.shape[dim], dim))
         return args

@@ -66,7 +66,7 @@ def prologue_source(
     beside = {} if column is None else {f"y{j}": x or ZERO for j, x in enumerate(column.values) if f"y{j}" in tensors}
     tensors |= {} if column is None else {name: (e, e.axis) for name, e in terms_of_output(column).items()}
     roots = [*(e for e, _ in tensors.values()), *beside.values()]
-    needed = _needed(rule, roots)
+    needed = needed_lets(rule, roots)
     for line in rule.lines:
         if isinstance(line, Let) and line.name in needed:
             demand.need(Ref(line.name, line.value.axis))
@@ -109,7 +109,7 @@ def prologue_source(
     return "\n\n\n".join([*helpers(scope), *scans, text]) + "\n"
 
 
-def _needed(rule: Rule, roots: list[Expr]) -> set[str]:
+def needed_lets(rule: Rule, roots: list[Expr]) -> set[str]:
     """The lets that the roots refer to, directly or through other lets."""
     found: set[str] = set()
     stack = list(roots)

@@ -32,9 +32,9 @@ def decode_kernel(tiles: Tiles) -> Kernel:
         "state = tl.load(before + at_state, mask=in_state, other=0.0)",
     )
     if tiles.decay == "key":
-        text("decay = tl.exp(tl.load(g + sequence * K + col_k, mask=in_k, other=0.0))[:, None]")
+        text("decay = tl.exp(tl.load(g + sequence * K + col_k, mask=in_k, other=0.0).to(tl.float32))[:, None]")
     elif tiles.decay == "scalar":
-        text("decay = tl.exp(tl.load(g + sequence))")
+        text("decay = tl.exp(tl.load(g + sequence).to(tl.float32))")
     for row in range(len(tiles.shape.rows)):
         _row(text, tiles, row)
     for read in range(len(tiles.shape.reads)):

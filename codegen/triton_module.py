@@ -12,37 +12,45 @@ from .expr import Scope, scope_of
 from .prologue import prologue_source
 from .shape import Shape, shape_of
 from .text import arguments_of, function, line_comment, module
-from .triton_launch import chunk_size, columns, host_source, kernels_of
+from .tape_rule import fused_lacks, tape_of
+from .triton_expr import called
+from .triton_fused import fused_sources
+from .triton_launch import chunk_size, columns, kernels_of, launch_source, tensors_source
+from .triton_prologue import MEMORY, row_kernels
 from .triton_text import device_functions
-from .triton_tiles import tiles_of
+from .triton_tiles import Tiles, tiles_of
 from .triton_vector_scans import TRITON
 
 # Columns beside S, of which one would do: so many that a row of bfloat16 stays a multiple of 16 bytes.
 ALIGNED = 8
 
 
-def triton_source(rule: Rule, core: Core) -> str:
+def triton_source(rule: Rule, core: Core, *, fused: bool = True) -> str:
     """Source text of a module with kernels, gradients and decode for one rule. It defines, as other backends do,
 
-        prologue, start
+        start
         run(inputs..., params..., state=None) -> (output [B, T, H, V], state after the sequence)
         step(state, inputs..., params...) -> (output [B, H, V], state after the token)
 
-    The dtype of the first value input is that of the output and decides how products are taken. ValueError where a
-    token has more rows than a chunk of the kernels holds.
+    The dtype of the first value input is that of the output and decides how products are taken. The prologue is kernels
+    too unless `fused_lacks` says why not, or `fused` is False: then it is PyTorch. ValueError where a token has more
+    rows than a chunk of the kernels holds.
     """
     found = column(rule, core)
     core = core if found is None else without_column(core, found)
     shape = shape_of(core)
-    parts = [
-        *scan_parts(shape),
-        *([] if found is None else [widened_source(ALIGNED)]),
-        prologue_source(rule, core, found, TRITON).strip("\n"),
-        *([] if found is None else [output_source(rule, found)]),
-        start_source(rule),
-        _run(rule, shape, found),
-        _step(rule, shape, found),
-    ]
+    if fused and fused_lacks(rule, core) is None:
+        parts = _fused_parts(rule, core)
+    else:
+        parts = [
+            *scan_parts(shape),
+            *([] if found is None else [widened_source(ALIGNED)]),
+            prologue_source(rule, core, found, TRITON).strip("\n"),
+            *([] if found is None else [output_source(rule, found)]),
+            start_source(rule),
+            _run(rule, shape, found),
+            _step(rule, shape, found),
+        ]
     lines = [f"    {line_comment(rule, line)[2:]}" for line in rule.lines]
     docstring = "\n".join([rule.title or rule.name, "", *lines, "", *_notation(shape)])
     return triton_module(docstring, parts)
@@ -61,10 +69,35 @@ def scan_parts(shape: Shape) -> list[str]:
     """What a shape has of the module: its kernels and their host functions (`triton_launch`)."""
     tiles = tiles_of(shape)
     kernels = kernels_of(tiles)
+    launches = launch_source(tiles, kernels)
+    return [_constants(tiles), *device_functions(tiles), *kernels.sources, *launches, *tensors_source(tiles)]
+
+
+def _fused_parts(rule: Rule, core: Core) -> list[str]:
+    """Everything of a module whose prologue is kernels."""
+    tiles = tiles_of(shape_of(core))
+    kernels, tape = kernels_of(tiles), tape_of(rule, core, tiles)
+    rows = row_kernels(tape)
+    sources = [x.kernel.source for x in rows.all]
+    return [
+        _constants(tiles),
+        *device_functions(tiles),
+        MEMORY.strip("\n"),
+        *called(sources),
+        *sources,
+        *kernels.sources,
+        *launch_source(tiles, kernels),
+        start_source(rule),
+        *fused_sources(tape, tiles, rows),
+    ]
+
+
+def _constants(tiles: Tiles) -> str:
     sizes = (
         f"CHUNK = {chunk_size(tiles)}  # tokens of a chunk\nCOLUMNS = {columns(tiles)}  # of a tile, half in float32"
     )
-    return [sizes, *device_functions(tiles), *kernels.sources, *host_source(tiles, kernels)]
+    sizes += '\nSTAGES = {}\nWARPS = {"intra": 4, "keys": 4, "values": 4, "scan": 4, "reverse_scan": 4, "couplings_grad": 4, "local_grad": 4}'
+    return sizes
 
 
 def triton_module(docstring: str, parts: list[str]) -> str:

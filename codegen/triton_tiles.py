@@ -75,6 +75,11 @@ class Pair:
     implicit: tuple[tuple[int, int], ...]
     explicit: tuple[tuple[int, int, int], ...]
 
+    @property
+    def transposed(self) -> bool:
+        """Whether the matrix is kept as [right, left]: those of reads are, as the scans want them."""
+        return self.left.name == "q"
+
 
 @dataclass(frozen=True)
 class Tiles:
@@ -111,6 +116,15 @@ class Tiles:
     @property
     def groups(self) -> tuple[Group, ...]:
         return (*self.lefts, *self.rights)
+
+    @property
+    def merged(self) -> bool:
+        """Whether one square product meets all pairs of rows at a dyadic level (see `triton_intra`).
+
+        That takes one row of a group a token, all at level G_t, and one right group.
+        """
+        alike = all(x.slots == 1 and all(x.post) for x in self.groups)
+        return self.decay == "key" and alike and len(self.rights) == 1 and bool(self.pairs)
 
     def pair(self, name: str) -> Pair | None:
         return next((x for x in self.pairs if x.name == name), None)

@@ -66,6 +66,17 @@ def _dot(a, b):
     return tl.dot(a, b, input_precision="tf32x3")
 
 
+@triton.jit
+def _load_scalar(x, row, live):
+    """One number for each row, as a column."""
+    return tl.load(x + row, mask=live, other=0.0).to(tl.float32)[:, None]
+
+
+@triton.jit
+def _store_scalar(x, row, live, column):
+    tl.store(x + row[:, None], column, mask=live[:, None])
+
+
 @triton.jit(do_not_specialize=["T", "H"])
 def intra(q, w, n_out, T, H, K: tl.constexpr, BK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr):
     """The chunk's matrices n = q x w."""
@@ -95,7 +106,7 @@ def intra(q, w, n_out, T, H, K: tl.constexpr, BK: tl.constexpr, C: tl.constexpr,
 @triton.jit(do_not_specialize=["T", "H"])
 def scan(
     w, yw, q, n, initial, o, states, final, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, BV: tl.constexpr,
-    C: tl.constexpr, SAVE: tl.constexpr,
+    C: tl.constexpr, SAVE: tl.constexpr, SCALE: tl.constexpr,
 ):
     """All chunks of a sequence and head in time order, for a block of value columns."""
     sequence = tl.program_id(0).to(tl.int64)
@@ -119,7 +130,7 @@ def scan(
         yw_tile = _load_t(yw, at1, live1, col_v, V)
         out = _dot(state_tile, _load_t(q, at1, live1, col_k, K))
         out += _dot(yw_tile, tl.load(_matrix_t(n, number, C, C)))
-        _store_t(o, at1, live1, col_v, V, out)
+        _store_t(o, at1, live1, col_v, V, out * SCALE)
         state += _dot(yw_tile, _load(w, at1, live1, col_k, K))
     tl.store(final + at_state, state, mask=in_state)
 
@@ -127,7 +138,7 @@ def scan(
 @triton.jit(do_not_specialize=["T", "H"])
 def reverse_scan(
     w, q, do, n, dfinal, dyw, dstates, dinitial, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr,
-    BV: tl.constexpr, C: tl.constexpr,
+    BV: tl.constexpr, C: tl.constexpr, SCALE: tl.constexpr,
 ):
     """All chunks of a sequence and head against time, for a block of value columns."""
     sequence = tl.program_id(0).to(tl.int64)
@@ -148,7 +159,7 @@ def reverse_scan(
         at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
         dstate_tile = dstate.to(dtype)
         tl.store(dstates + at_saved, dstate_tile, mask=in_state)
-        do_tile = _load_t(do, at1, live1, col_v, V).to(dtype)
+        do_tile = (_load_t(do, at1, live1, col_v, V).to(tl.float32) * SCALE).to(dtype)
         dyw_tile = _dot(dstate_tile, _load_t(w, at1, live1, col_k, K))
         dyw_tile += _dot(do_tile, tl.load(_matrix(n, number, C, C)))
         _store_t(dyw, at1, live1, col_v, V, dyw_tile.to(dtype))
@@ -157,7 +168,7 @@ def reverse_scan(
 
 
 @triton.jit(do_not_specialize=["T", "H"])
-def couplings_grad(do, yw, dn, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.constexpr):
+def couplings_grad(do, yw, dn, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SCALE: tl.constexpr):
     """Gradients of the chunk's matrices, where they are not zero by construction."""
     pid = tl.program_id(0).to(tl.int64)
     sequence = pid // tl.cdiv(T, C)
@@ -170,7 +181,7 @@ def couplings_grad(do, yw, dn, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.co
     z_n = tl.zeros([C, C], tl.float32)
     for v in range(0, V, BV):
         col = v + tl.arange(0, BV)
-        q_tile = _load(do, at1, live1, col, V).to(dtype)
+        q_tile = (_load(do, at1, live1, col, V).to(tl.float32) * SCALE).to(dtype)
         w_tile = _load_t(yw, at1, live1, col, V)
         z_n += _dot(q_tile, w_tile)
     seen = t1[None, :] < t1[:, None]
@@ -182,7 +193,7 @@ def couplings_grad(do, yw, dn, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.co
 @triton.jit(do_not_specialize=["T", "H"])
 def local_grad(
     q, w, do, yw, dn, states, dstates, dq, dw, T, H, K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr,
-    BV: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    BV: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, SCALE: tl.constexpr,
 ):
     """Gradients of the chunk's covectors, directions and log decays, for a block of K."""
     pid = tl.program_id(0).to(tl.int64)
@@ -202,7 +213,7 @@ def local_grad(
         in_saved = (col_v < V)[:, None] & (col < K)[None, :]
         state = tl.load(states + at_saved, mask=in_saved, other=0.0)
         dstate = tl.load(dstates + at_saved, mask=in_saved, other=0.0)
-        grad_q += _dot(_load(do, at1, live1, col_v, V).to(dtype), state)
+        grad_q += _dot((_load(do, at1, live1, col_v, V).to(tl.float32) * SCALE).to(dtype), state)
         grad_w += _dot(_load(yw, at1, live1, col_v, V), dstate)
     q_tile = _load(q, at1, live1, col, K)
     w_tile = _load(w, at1, live1, col, K)
@@ -240,12 +251,6 @@ def decode(q, w, yw, before, o, after, T, H, K: tl.constexpr, V: tl.constexpr, K
     tl.store(after + at_state, new, mask=in_state)
 
 
-def _pack(rows: list[Tensor], dtype: torch.dtype) -> Tensor:
-    """The rows of a token beside each other: [B, T, H, rows, ...]."""
-    x = torch.stack(rows, 3) if len(rows) > 1 else rows[0].unsqueeze(3)
-    return x.to(dtype).contiguous()
-
-
 def _blocks(K: int, V: int, dtype: torch.dtype) -> tuple[int, int, int, int, int]:
     """Tile sizes, powers of two from 16: K in full, a block of K, a block of V, the scans' block of V.
 
@@ -258,76 +263,58 @@ def _blocks(K: int, V: int, dtype: torch.dtype) -> tuple[int, int, int, int, int
     return KP, min(KP, block), min(VP, block), min(VP, 16 if narrow else 32), 1 if wide or KP > 128 else 3
 
 
-class _Scan(torch.autograd.Function):
-    """The chunked scan on packed rows; its gradients are not differentiable again."""
+def _scan_forward(
+    w: Tensor, yw: Tensor, q: Tensor, initial: Tensor, save: bool, dtype: torch.dtype, scale: float,
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """The reads [B, T, H, reads, V] in dtype, times scale, and the last state.
 
-    @staticmethod
-    def forward(ctx, w: Tensor, yw: Tensor, q: Tensor, initial: Tensor, save: bool) -> tuple[Tensor, Tensor]:
-        B, T, H, _, K = w.shape
-        V = initial.shape[-1]
-        chunks = triton.cdiv(T, CHUNK)
-        KP, BK, BV, BLOCK, stages = _blocks(K, V, w.dtype)
-        n = w.new_empty(B * H * chunks, CHUNK, CHUNK)
-        o = initial.new_empty(B, T, H, 1, V)
-        states = w.new_empty(B * H * chunks if save else 0, V, K)
-        final = torch.empty_like(initial)
-        with torch.cuda.device_of(w):
-            intra[(B * H * chunks,)](q, w, n, T, H, K=K, BK=BK, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, num_stages=1)
-            scan[(B * H, triton.cdiv(V, BLOCK))](
-                w, yw, q, n, initial, o, states, final, T, H, K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, SAVE=save,
-                num_stages=stages,
-            )
-        ctx.save_for_backward(w, yw, q, n, states)
-        return o, final
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, do: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
-        (w, yw, q, n, states) = ctx.saved_tensors
-        B, T, H, _, K = w.shape
-        V = dfinal.shape[-1]
-        chunks = triton.cdiv(T, CHUNK)
-        KP, BK, BV, BLOCK, stages = _blocks(K, V, w.dtype)
-        do, dfinal = do.contiguous(), dfinal.contiguous()
-        dyw = torch.empty_like(yw)
-        dstates, dinitial = torch.empty_like(states), torch.empty_like(dfinal)
-        dn = w.new_empty(B * H * chunks, CHUNK, CHUNK)
-        dq = torch.empty_like(q)
-        dw = torch.empty_like(w)
-        with torch.cuda.device_of(w):
-            reverse_scan[(B * H, triton.cdiv(V, BLOCK))](
-                w, q, do, n, dfinal, dyw, dstates, dinitial, T, H, K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK,
-                num_stages=stages,
-            )
-            couplings_grad[(B * H * chunks,)](do, yw, dn, T, H, V=V, BV=BV, C=CHUNK, num_stages=1)
-            local_grad[(B * H * chunks, triton.cdiv(K, BK))](
-                q, w, do, yw, dn, states, dstates, dq, dw, T, H, K=K, V=V, BK=BK, BV=BV, C=CHUNK,
-                LEVELS=CHUNK.bit_length() - 1, num_stages=1,
-            )
-        return dw, dyw, dq, dinitial, None
-
-
-def _scan(t: dict[str, Tensor], S: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The reads [B, T, H, reads, V] and the state after the sequence, in float32.
-
-    bfloat16 inputs are multiplied as such, all others as float32; sums and the state are float32.
+    Third: what the backward pass needs, if `save`.
     """
-    tile = torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
-    w = _pack([t["p0"]], tile)
-    yw = _pack([t["y0"]], tile)
-    q = _pack([t["q0"]], tile)
-    S = S.float().contiguous()
-    save = torch.is_grad_enabled() and any(x.requires_grad for x in (w, yw, q, S))
-    return _Scan.apply(w, yw, q, S, save)
+    B, T, H, _, K = w.shape
+    V = initial.shape[-1]
+    chunks = triton.cdiv(T, CHUNK)
+    KP, BK, BV, BLOCK, stages = _blocks(K, V, w.dtype)
+    n = w.new_empty(B * H * chunks, CHUNK, CHUNK)
+    o = initial.new_empty(B, T, H, 1, V, dtype=dtype)
+    states = w.new_empty(B * H * chunks if save else 0, V, K)
+    final = torch.empty_like(initial)
+    with torch.cuda.device_of(w):
+        intra[(B * H * chunks,)](q, w, n, T, H, K=K, BK=BK, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, num_stages=1)
+        scan[(B * H, triton.cdiv(V, BLOCK))](
+            w, yw, q, n, initial, o, states, final, T, H, K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, SAVE=save, SCALE=scale,
+            num_stages=stages,
+        )
+    return o, final, (w, yw, q, n, states)
 
 
-def _token(t: dict[str, Tensor], S: Tensor) -> tuple[Tensor, Tensor]:
-    """The reads [B, 1, H, reads, V] of one token and the state after it, in float32; S is left as it is."""
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (S, *t.values())):
-        raise RuntimeError("decode has no gradient: call it under torch.no_grad()")
-    w = _pack([t["p0"]], torch.float32)
-    yw = _pack([t["y0"]], torch.float32)
-    q = _pack([t["q0"]], torch.float32)
+def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor, scale: float) -> tuple[Tensor, ...]:
+    """The gradients of the packed rows, in their order, and of the first state."""
+    (w, yw, q, n, states) = saved
+    B, T, H, _, K = w.shape
+    V = dfinal.shape[-1]
+    chunks = triton.cdiv(T, CHUNK)
+    KP, BK, BV, BLOCK, stages = _blocks(K, V, w.dtype)
+    do, dfinal = do.contiguous(), dfinal.contiguous()
+    dyw = torch.empty_like(yw)
+    dstates, dinitial = torch.empty_like(states), torch.empty_like(dfinal)
+    dn = w.new_empty(B * H * chunks, CHUNK, CHUNK)
+    dq = torch.empty_like(q)
+    dw = torch.empty_like(w)
+    with torch.cuda.device_of(w):
+        reverse_scan[(B * H, triton.cdiv(V, BLOCK))](
+            w, q, do, n, dfinal, dyw, dstates, dinitial, T, H, K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, SCALE=scale,
+            num_stages=stages,
+        )
+        couplings_grad[(B * H * chunks,)](do, yw, dn, T, H, V=V, BV=BV, C=CHUNK, SCALE=scale, num_stages=1)
+        local_grad[(B * H * chunks, triton.cdiv(K, BK))](
+            q, w, do, yw, dn, states, dstates, dq, dw, T, H, K=K, V=V, BK=BK, BV=BV, C=CHUNK,
+            LEVELS=CHUNK.bit_length() - 1, SCALE=scale, num_stages=1,
+        )
+    return dw, dyw, dq, dinitial
+
+
+def _decode(w: Tensor, yw: Tensor, q: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
+    """The reads [B, 1, H, reads, V] of one token and the state after it, in float32, from its rows in float32."""
     before = S.float().contiguous()
     B, T, H, _, K = w.shape
     V = S.shape[-1]
@@ -339,18 +326,6 @@ def _token(t: dict[str, Tensor], S: Tensor) -> tuple[Tensor, Tensor]:
     return o, after
 
 
-def prologue(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
-    """What the tokens of additive need beside S, for all tokens at once."""
-    B, T, H = q.shape[:3]
-    K = q.shape[-1]
-    return {
-        "p0": k,
-        "y0": v,
-        "q0": q,
-        "f0": q.new_full((B, T, H), 1 / math.sqrt(K)),
-    }
-
-
 def start(
     B: int, H: int, K: int, V: int, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
 ) -> Tensor:
@@ -358,26 +333,77 @@ def start(
     return torch.zeros(B, H, K, V, dtype=dtype, device=device)
 
 
+ELEMENTS = 1024  # of a tile of the prologue
+
+
+def _row(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """An input as the one row of its tokens, [B, T, H, 1, ...]: itself, where it has the dtype."""
+    return x.unsqueeze(3).to(dtype).contiguous()
+
+
+def _rows(*sizes: int) -> int:
+    """Rows of a program that computes the prologue, so that its widest tile has ELEMENTS numbers."""
+    return max(1, ELEMENTS // triton.next_power_of_2(max(sizes)))
+
+
+def _prologue(q: Tensor, k: Tensor, v: Tensor, tile: torch.dtype) -> tuple[Tensor, ...]:
+    """The rows that the scan takes, of contiguous inputs."""
+    B, T, H = q.shape[:3]
+    K = q.shape[-1]
+    V = v.shape[-1]
+    w_row = _row(k, tile)
+    yw_row = _row(v, tile)
+    q_row = _row(q, tile)
+    return w_row, yw_row, q_row
+
+
+class _Run(torch.autograd.Function):
+    """Rows, scan and output of sequences; its gradients are not differentiable again."""
+
+    @staticmethod
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, state: Tensor, save: bool) -> tuple[Tensor, Tensor]:
+        K = q.shape[-1]
+        q, k, v = (x.contiguous() for x in (q, k, v))
+        tile = torch.bfloat16 if v.dtype == torch.bfloat16 else torch.float32
+        rows = _prologue(q, k, v, tile)
+        reads, final, saved = _scan_forward(*rows, state, save, v.dtype, 1 / math.sqrt(K))
+        ctx.save_for_backward(q, k, v, *saved)
+        return reads.squeeze(3), final
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, do: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
+        (q, k, v, *saved) = ctx.saved_tensors
+        B, T, H = q.shape[:3]
+        K = q.shape[-1]
+        V = v.shape[-1]
+        do = do.contiguous()
+        dw_row, dyw_row, dq_row, dinitial = _scan_backward(saved, do.unsqueeze(3), dfinal, 1 / math.sqrt(K))
+        return (
+            dq_row.squeeze(3).to(q.dtype), dw_row.squeeze(3).to(k.dtype), dyw_row.squeeze(3).to(v.dtype), dinitial,
+            None,
+        )
+
+
 def run(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """A sequence: inputs [B, T, H, ...], params [H, ...]; the output [B, T, H, V] and the state after it."""
-    dtype = v.dtype
-    q, k, v = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (q, k, v))
     B, T, H = q.shape[:3]
     K = q.shape[-1]
     V = v.shape[-1]
     if state is None:
-        state = start(B, H, K, V, q.dtype, q.device)
-    tensors = prologue(q, k, v)
-    reads, state = _scan(tensors, state, dtype)
-    o = tensors["f0"][..., None] * reads[..., 0, :]
-    return o.to(dtype), state
+        state = start(B, H, K, V, torch.float32, q.device)
+    state = state.float().contiguous()
+    save = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, state))
+    o, state = _Run.apply(q, k, v, state, save)
+    return o, state
 
 
 def step(state: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """One token, without gradients: inputs [B, H, ...]; the output [B, H, V] (float32) and the state after."""
-    q, k, v = (x.float() for x in (q, k, v))
-    q, k, v = (x.unsqueeze(1) for x in (q, k, v))
-    tensors = prologue(q, k, v)
-    reads, state = _token(tensors, state)
-    o = tensors["f0"][..., None] * reads[..., 0, :]
-    return o.squeeze(1), state
+    """One token, without gradients: inputs [B, H, ...]; the output [B, H, V] and the state after."""
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (state, q, k, v)):
+        raise RuntimeError("decode has no gradient: call it under torch.no_grad()")
+    q, k, v = (x.unsqueeze(1).contiguous() for x in (q, k, v))
+    K = q.shape[-1]
+    rows = _prologue(q, k, v, torch.float32)
+    reads, state = _decode(*rows, state)
+    return (reads.squeeze(3) * (1 / math.sqrt(K))).squeeze(1), state

@@ -85,10 +85,10 @@ def _meet_t(left, right, level):
 
 @triton.jit
 def _log_decay(g, sequence, token, T, H, col, K: tl.constexpr):
-    """Log decays of the chunk's tokens in units of log 2, zero past the end."""
+    """Log decays of the chunk's tokens in units of log 2, zero past the end, and bounded: exp(-1e4) is 0."""
     row = (sequence // H * T + token) * H + sequence % H
-    mask = (token < T)[:, None] & (col < K)[None, :]
-    return tl.load(g + row[:, None] * K + col[None, :], mask=mask, other=0.0) * 1.4426950408889634
+    log = _load(g, row, token < T, col, K).to(tl.float32)
+    return tl.maximum(log, -10000.0) * 1.4426950408889634
 
 
 @triton.jit
@@ -130,6 +130,62 @@ def _seen(x, end, tau):
 def _ahead(x, token, tau):
     """For each token the sum of x over the rows written before it."""
     return _dot((tau[:, None] > token[None, :]).to(tl.float32), x)
+
+
+@triton.jit
+def _load_scalar(x, row, live):
+    """One number for each row, as a column."""
+    return tl.load(x + row, mask=live, other=0.0).to(tl.float32)[:, None]
+
+
+@triton.jit
+def _store_scalar(x, row, live, column):
+    tl.store(x + row[:, None], column, mask=live[:, None])
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def prologue(
+    k_in, b_in, w_in, v_in, e_row_out, y_row_out, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr,
+    VP: tl.constexpr, ROWS: tl.constexpr,
+):
+    """The rows that the scan takes."""
+    pid = tl.program_id(0).to(tl.int64)
+    row = pid * ROWS + tl.arange(0, ROWS)
+    live = row < T * H
+    col_k = tl.arange(0, KP)
+    col_v = tl.arange(0, VP)
+    k = _load(k_in, row, live, col_k, K).to(tl.float32)
+    b = _load(b_in, row, live, col_k, K).to(tl.float32)
+    w = _load(w_in, row, live, col_v, V).to(tl.float32)
+    v = _load(v_in, row, live, col_v, V).to(tl.float32)
+    e0 = b * k
+    _store(e_row_out, row, live, col_k, K, e0)
+    y0 = w * v
+    _store(y_row_out, row, live, col_v, V, y0)
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def prologue_grad(
+    k_in, b_in, w_in, v_in, de_row_in, dp_row_in, dy_row_in, dk_out, dv_out, db_out, dw_out, T, H, K: tl.constexpr,
+    V: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr, ROWS: tl.constexpr,
+):
+    """The gradients of inputs and params, from those of rows and output."""
+    pid = tl.program_id(0).to(tl.int64)
+    row = pid * ROWS + tl.arange(0, ROWS)
+    live = row < T * H
+    col_k = tl.arange(0, KP)
+    col_v = tl.arange(0, VP)
+    k = _load(k_in, row, live, col_k, K).to(tl.float32)
+    b = _load(b_in, row, live, col_k, K).to(tl.float32)
+    w = _load(w_in, row, live, col_v, V).to(tl.float32)
+    v = _load(v_in, row, live, col_v, V).to(tl.float32)
+    de_row = _load(de_row_in, row, live, col_k, K).to(tl.float32)
+    dp_row = _load(dp_row_in, row, live, col_k, K).to(tl.float32)
+    dy_row = _load(dy_row_in, row, live, col_v, V).to(tl.float32)
+    _store(dw_out, row, live, col_v, V, dy_row * v)
+    _store(dv_out, row, live, col_v, V, dy_row * w)
+    _store(db_out, row, live, col_k, K, de_row * k)
+    _store(dk_out, row, live, col_k, K, dp_row + de_row * b)
 
 
 @triton.jit(do_not_specialize=["T", "H"])
@@ -228,7 +284,7 @@ def values(y, inverse, solved, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.co
 @triton.jit(do_not_specialize=["T", "H"])
 def scan(
     solved_k, solved_v, p, q, m, total, initial, o, u, states, final, T, H, K: tl.constexpr, V: tl.constexpr,
-    KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SAVE: tl.constexpr,
+    KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SAVE: tl.constexpr, SCALE: tl.constexpr,
 ):
     """All chunks of a sequence and head in time order, for a block of value columns."""
     sequence = tl.program_id(0).to(tl.int64)
@@ -256,7 +312,7 @@ def scan(
             _store_t(u, at1, live1, col_v, V, u_tile)
         out = _dot(state_tile, _load_t(q, at1, live1, col_k, K))
         out += _dot(u_tile, tl.load(_matrix_t(m, number, C, C)))
-        _store_t(o, at1, live1, col_v, V, out)
+        _store_t(o, at1, live1, col_v, V, out * SCALE)
         state *= tl.load(total + number * K + col_k, mask=col_k < K, other=0.0)[None, :]
         state += _dot(u_tile, _load(p, at1, live1, col_k, K))
     tl.store(final + at_state, state, mask=in_state)
@@ -265,7 +321,7 @@ def scan(
 @triton.jit(do_not_specialize=["T", "H"])
 def reverse_scan(
     solved_k, p, inverse, q, do, m, total, dfinal, dy, dstates, dinitial, T, H, K: tl.constexpr, V: tl.constexpr,
-    KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
+    KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SCALE: tl.constexpr,
 ):
     """All chunks of a sequence and head against time, for a block of value columns."""
     sequence = tl.program_id(0).to(tl.int64)
@@ -286,7 +342,7 @@ def reverse_scan(
         at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
         dstate_tile = dstate.to(dtype)
         tl.store(dstates + at_saved, dstate_tile, mask=in_state)
-        do_tile = _load_t(do, at1, live1, col_v, V).to(dtype)
+        do_tile = (_load_t(do, at1, live1, col_v, V).to(tl.float32) * SCALE).to(dtype)
         du_tile = _dot(dstate_tile, _load_t(p, at1, live1, col_k, K))
         du_tile += _dot(do_tile, tl.load(_matrix(m, number, C, C)))
         du_tile = du_tile.to(dtype)
@@ -300,7 +356,7 @@ def reverse_scan(
 
 
 @triton.jit(do_not_specialize=["T", "H"])
-def couplings_grad(dy, do, u, da, dm, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.constexpr):
+def couplings_grad(dy, do, u, da, dm, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SCALE: tl.constexpr):
     """Gradients of the chunk's matrices, where they are not zero by construction."""
     pid = tl.program_id(0).to(tl.int64)
     sequence = pid // tl.cdiv(T, C)
@@ -315,7 +371,7 @@ def couplings_grad(dy, do, u, da, dm, T, H, V: tl.constexpr, BV: tl.constexpr, C
     for v in range(0, V, BV):
         col = v + tl.arange(0, BV)
         e_tile = _load(dy, at1, live1, col, V).to(dtype)
-        q_tile = _load(do, at1, live1, col, V).to(dtype)
+        q_tile = (_load(do, at1, live1, col, V).to(tl.float32) * SCALE).to(dtype)
         p_tile = _load_t(u, at1, live1, col, V)
         z_a -= _dot(e_tile, p_tile)
         z_m += _dot(q_tile, p_tile)
@@ -330,7 +386,7 @@ def couplings_grad(dy, do, u, da, dm, T, H, V: tl.constexpr, BV: tl.constexpr, C
 @triton.jit(do_not_specialize=["T", "H"])
 def local_grad(
     e, q, p, g, dy, do, u, da, dm, states, dstates, de, dq, dp, dg, T, H, K: tl.constexpr, V: tl.constexpr,
-    BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, SCALE: tl.constexpr,
 ):
     """Gradients of the chunk's covectors, directions and log decays, for a block of K."""
     pid = tl.program_id(0).to(tl.int64)
@@ -353,7 +409,7 @@ def local_grad(
         state = tl.load(states + at_saved, mask=in_saved, other=0.0)
         dstate = tl.load(dstates + at_saved, mask=in_saved, other=0.0)
         grad_e -= _dot(_load(dy, at1, live1, col_v, V), state)
-        grad_q += _dot(_load(do, at1, live1, col_v, V).to(dtype), state)
+        grad_q += _dot((_load(do, at1, live1, col_v, V).to(tl.float32) * SCALE).to(dtype), state)
         grad_p += _dot(_load(u, at1, live1, col_v, V), dstate)
         dtotal += tl.sum(state.to(tl.float32) * dstate.to(tl.float32), 0)
     e_tile = _load(e, at1, live1, col, K)
@@ -415,7 +471,7 @@ def decode(e, q, p, y, g, before, o, after, T, H, K: tl.constexpr, V: tl.constex
     at_state = sequence * (K * V) + col_k[:, None] * V + col_v[None, :]
     in_state = in_k[:, None] & in_v[None, :]
     state = tl.load(before + at_state, mask=in_state, other=0.0)
-    decay = tl.exp(tl.load(g + sequence * K + col_k, mask=in_k, other=0.0))[:, None]
+    decay = tl.exp(tl.load(g + sequence * K + col_k, mask=in_k, other=0.0).to(tl.float32))[:, None]
 
     p0 = tl.load(p + sequence * K + col_k, mask=in_k, other=0.0).to(tl.float32)
     u0 = tl.load(y + sequence * V + col_v, mask=in_v, other=0.0).to(tl.float32)
@@ -432,12 +488,6 @@ def decode(e, q, p, y, g, before, o, after, T, H, K: tl.constexpr, V: tl.constex
     tl.store(after + at_state, new, mask=in_state)
 
 
-def _pack(rows: list[Tensor], dtype: torch.dtype) -> Tensor:
-    """The rows of a token beside each other: [B, T, H, rows, ...]."""
-    x = torch.stack(rows, 3) if len(rows) > 1 else rows[0].unsqueeze(3)
-    return x.to(dtype).contiguous()
-
-
 def _blocks(K: int, V: int, dtype: torch.dtype) -> tuple[int, int, int, int, int]:
     """Tile sizes, powers of two from 16: K in full, a block of K, a block of V, the scans' block of V.
 
@@ -450,96 +500,73 @@ def _blocks(K: int, V: int, dtype: torch.dtype) -> tuple[int, int, int, int, int
     return KP, min(KP, block), min(VP, block), min(VP, 16 if narrow else 32), 1 if wide or KP > 128 else 3
 
 
-class _Scan(torch.autograd.Function):
-    """The chunked scan on packed rows; its gradients are not differentiable again."""
+def _scan_forward(
+    e: Tensor, p: Tensor, y: Tensor, q: Tensor, g: Tensor, initial: Tensor, save: bool, dtype: torch.dtype,
+    scale: float,
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """The reads [B, T, H, reads, V] in dtype, times scale, and the last state.
 
-    @staticmethod
-    def forward(
-        ctx, e: Tensor, p: Tensor, y: Tensor, q: Tensor, g: Tensor, initial: Tensor, save: bool,
-    ) -> tuple[Tensor, Tensor]:
-        B, T, H, _, K = p.shape
-        V = initial.shape[-1]
-        chunks = triton.cdiv(T, CHUNK)
-        KP, BK, BV, BLOCK, stages = _blocks(K, V, p.dtype)
-        inverse = p.new_empty(B * H * chunks, CHUNK, CHUNK)
-        m = p.new_empty(B * H * chunks, CHUNK, CHUNK)
-        solved_k, solved_v, u = torch.empty_like(e), torch.empty_like(y), torch.empty_like(y)
-        q_decayed = torch.empty_like(q)
-        p_decayed = torch.empty_like(p)
-        total = g.new_empty(B * H * chunks, K)
-        o = initial.new_empty(B, T, H, 1, V)
-        states = p.new_empty(B * H * chunks if save else 0, V, K)
-        final = torch.empty_like(initial)
-        with torch.cuda.device_of(p):
-            intra[(B * H * chunks,)](
-                e, q, p, g, inverse, m, T, H, K=K, BK=BK, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, num_stages=1,
-            )
-            keys[(B * H * chunks, triton.cdiv(K, BK))](
-                e, q, p, g, inverse, solved_k, q_decayed, p_decayed, total, T, H, K=K, BK=BK, C=CHUNK, num_stages=1,
-            )
-            values[(B * H * chunks, triton.cdiv(V, BV))](y, inverse, solved_v, T, H, V=V, BV=BV, C=CHUNK, num_stages=1)
-            scan[(B * H, triton.cdiv(V, BLOCK))](
-                solved_k, solved_v, p_decayed, q_decayed, m, total, initial, o, u, states, final, T, H, K=K, V=V, KP=KP,
-                BV=BLOCK, C=CHUNK, SAVE=save, num_stages=stages,
-            )
-        ctx.save_for_backward(e, p, q, g, inverse, solved_k, m, q_decayed, p_decayed, total, u, states)
-        return o, final
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, do: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
-        (e, p, q, g, inverse, solved_k, m, q_decayed, p_decayed, total, u, states) = ctx.saved_tensors
-        B, T, H, _, K = p.shape
-        V = dfinal.shape[-1]
-        chunks = triton.cdiv(T, CHUNK)
-        KP, BK, BV, BLOCK, stages = _blocks(K, V, p.dtype)
-        do, dfinal = do.contiguous(), dfinal.contiguous()
-        dy = torch.empty_like(u)
-        dstates, dinitial = torch.empty_like(states), torch.empty_like(dfinal)
-        da = p.new_empty(B * H * chunks, CHUNK, CHUNK)
-        dm = p.new_empty(B * H * chunks, CHUNK, CHUNK)
-        de = torch.empty_like(e)
-        dq = torch.empty_like(q)
-        dp = torch.empty_like(p)
-        dg = g.new_empty(B, T, H, K)
-        with torch.cuda.device_of(p):
-            reverse_scan[(B * H, triton.cdiv(V, BLOCK))](
-                solved_k, p_decayed, inverse, q_decayed, do, m, total, dfinal, dy, dstates, dinitial, T, H, K=K, V=V,
-                KP=KP, BV=BLOCK, C=CHUNK, num_stages=stages,
-            )
-            couplings_grad[(B * H * chunks,)](dy, do, u, da, dm, T, H, V=V, BV=BV, C=CHUNK, num_stages=1)
-            local_grad[(B * H * chunks, triton.cdiv(K, BK))](
-                e, q, p, g, dy, do, u, da, dm, states, dstates, de, dq, dp, dg, T, H, K=K, V=V, BK=BK, BV=BV, C=CHUNK,
-                LEVELS=CHUNK.bit_length() - 1, num_stages=1,
-            )
-        return de, dp, dy, dq, dg.unsqueeze(3), dinitial, None
-
-
-def _scan(t: dict[str, Tensor], S: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The reads [B, T, H, reads, V] and the state after the sequence, in float32.
-
-    bfloat16 inputs are multiplied as such, all others as float32; sums and the state are float32.
+    Third: what the backward pass needs, if `save`.
     """
-    tile = torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
-    e = _pack([t["e0"]], tile)
-    p = _pack([t["p0"]], tile)
-    y = _pack([t["y0"]], tile)
-    q = _pack([t["q0"]], tile)
-    g = _pack([t["g"]], torch.float32)
-    S = S.float().contiguous()
-    save = torch.is_grad_enabled() and any(x.requires_grad for x in (e, p, y, q, g, S))
-    return _Scan.apply(e, p, y, q, g, S, save)
+    B, T, H, _, K = p.shape
+    V = initial.shape[-1]
+    chunks = triton.cdiv(T, CHUNK)
+    KP, BK, BV, BLOCK, stages = _blocks(K, V, p.dtype)
+    inverse = p.new_empty(B * H * chunks, CHUNK, CHUNK)
+    m = p.new_empty(B * H * chunks, CHUNK, CHUNK)
+    solved_k, solved_v, u = torch.empty_like(e), torch.empty_like(y), torch.empty_like(y)
+    q_decayed = torch.empty_like(q)
+    p_decayed = torch.empty_like(p)
+    total = g.new_empty(B * H * chunks, K, dtype=torch.float32)
+    o = initial.new_empty(B, T, H, 1, V, dtype=dtype)
+    states = p.new_empty(B * H * chunks if save else 0, V, K)
+    final = torch.empty_like(initial)
+    with torch.cuda.device_of(p):
+        intra[(B * H * chunks,)](
+            e, q, p, g, inverse, m, T, H, K=K, BK=BK, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, num_stages=1,
+        )
+        keys[(B * H * chunks, triton.cdiv(K, BK))](
+            e, q, p, g, inverse, solved_k, q_decayed, p_decayed, total, T, H, K=K, BK=BK, C=CHUNK, num_stages=1,
+        )
+        values[(B * H * chunks, triton.cdiv(V, BV))](y, inverse, solved_v, T, H, V=V, BV=BV, C=CHUNK, num_stages=1)
+        scan[(B * H, triton.cdiv(V, BLOCK))](
+            solved_k, solved_v, p_decayed, q_decayed, m, total, initial, o, u, states, final, T, H, K=K, V=V, KP=KP,
+            BV=BLOCK, C=CHUNK, SAVE=save, SCALE=scale, num_stages=stages,
+        )
+    return o, final, (e, p, q, g, inverse, solved_k, m, q_decayed, p_decayed, total, u, states)
 
 
-def _token(t: dict[str, Tensor], S: Tensor) -> tuple[Tensor, Tensor]:
-    """The reads [B, 1, H, reads, V] of one token and the state after it, in float32; S is left as it is."""
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (S, *t.values())):
-        raise RuntimeError("decode has no gradient: call it under torch.no_grad()")
-    e = _pack([t["e0"]], torch.float32)
-    p = _pack([t["p0"]], torch.float32)
-    y = _pack([t["y0"]], torch.float32)
-    q = _pack([t["q0"]], torch.float32)
-    g = _pack([t["g"]], torch.float32)
+def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor, scale: float) -> tuple[Tensor, ...]:
+    """The gradients of the packed rows, in their order, and of the first state."""
+    (e, p, q, g, inverse, solved_k, m, q_decayed, p_decayed, total, u, states) = saved
+    B, T, H, _, K = p.shape
+    V = dfinal.shape[-1]
+    chunks = triton.cdiv(T, CHUNK)
+    KP, BK, BV, BLOCK, stages = _blocks(K, V, p.dtype)
+    do, dfinal = do.contiguous(), dfinal.contiguous()
+    dy = torch.empty_like(u)
+    dstates, dinitial = torch.empty_like(states), torch.empty_like(dfinal)
+    da = p.new_empty(B * H * chunks, CHUNK, CHUNK)
+    dm = p.new_empty(B * H * chunks, CHUNK, CHUNK)
+    de = torch.empty_like(e)
+    dq = torch.empty_like(q)
+    dp = torch.empty_like(p)
+    dg = g.new_empty(B, T, H, K)
+    with torch.cuda.device_of(p):
+        reverse_scan[(B * H, triton.cdiv(V, BLOCK))](
+            solved_k, p_decayed, inverse, q_decayed, do, m, total, dfinal, dy, dstates, dinitial, T, H, K=K, V=V, KP=KP,
+            BV=BLOCK, C=CHUNK, SCALE=scale, num_stages=stages,
+        )
+        couplings_grad[(B * H * chunks,)](dy, do, u, da, dm, T, H, V=V, BV=BV, C=CHUNK, SCALE=scale, num_stages=1)
+        local_grad[(B * H * chunks, triton.cdiv(K, BK))](
+            e, q, p, g, dy, do, u, da, dm, states, dstates, de, dq, dp, dg, T, H, K=K, V=V, BK=BK, BV=BV, C=CHUNK,
+            LEVELS=CHUNK.bit_length() - 1, SCALE=scale, num_stages=1,
+        )
+    return de, dp, dy, dq, dg.unsqueeze(3), dinitial
+
+
+def _decode(e: Tensor, p: Tensor, y: Tensor, q: Tensor, g: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
+    """The reads [B, 1, H, reads, V] of one token and the state after it, in float32, from its rows in float32."""
     before = S.float().contiguous()
     B, T, H, _, K = p.shape
     V = S.shape[-1]
@@ -551,20 +578,6 @@ def _token(t: dict[str, Tensor], S: Tensor) -> tuple[Tensor, Tensor]:
     return o, after
 
 
-def prologue(q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, w: Tensor) -> dict[str, Tensor]:
-    """What the tokens of gdn2 need beside S, for all tokens at once."""
-    B, T, H = q.shape[:3]
-    K = q.shape[-1]
-    return {
-        "g": torch.clamp(g, min=-10000),
-        "p0": k,
-        "e0": b * k,
-        "y0": w * v,
-        "q0": q,
-        "f0": q.new_full((B, T, H), 1 / math.sqrt(K)),
-    }
-
-
 def start(
     B: int, H: int, K: int, V: int, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
 ) -> Tensor:
@@ -572,28 +585,102 @@ def start(
     return torch.zeros(B, H, K, V, dtype=dtype, device=device)
 
 
+ELEMENTS = 1024  # of a tile of the prologue
+
+
+def _row(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """An input as the one row of its tokens, [B, T, H, 1, ...]: itself, where it has the dtype."""
+    return x.unsqueeze(3).to(dtype).contiguous()
+
+
+def _rows(*sizes: int) -> int:
+    """Rows of a program that computes the prologue, so that its widest tile has ELEMENTS numbers."""
+    return max(1, ELEMENTS // triton.next_power_of_2(max(sizes)))
+
+
+def _prologue(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, w: Tensor, tile: torch.dtype
+) -> tuple[Tensor, ...]:
+    """The rows that the scan takes, of contiguous inputs."""
+    B, T, H = q.shape[:3]
+    K = q.shape[-1]
+    V = v.shape[-1]
+    e_row = q.new_empty(B, T, H, 1, K, dtype=tile)
+    p_row = _row(k, tile)
+    y_row = q.new_empty(B, T, H, 1, V, dtype=tile)
+    q_row = _row(q, tile)
+    g_row = _row(g, g.dtype)
+    R = _rows(K, V)
+    with torch.cuda.device_of(q):
+        prologue[(triton.cdiv(B * T * H, R),)](
+            k, b, w, v, e_row, y_row, B * T, H, K=K, V=V, KP=triton.next_power_of_2(K), VP=triton.next_power_of_2(V),
+            ROWS=R,
+        )
+    return e_row, p_row, y_row, q_row, g_row
+
+
+class _Run(torch.autograd.Function):
+    """Rows, scan and output of sequences; its gradients are not differentiable again."""
+
+    @staticmethod
+    def forward(
+        ctx, q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, w: Tensor, state: Tensor, save: bool,
+    ) -> tuple[Tensor, Tensor]:
+        K = q.shape[-1]
+        q, k, v, g, b, w = (x.contiguous() for x in (q, k, v, g, b, w))
+        tile = torch.bfloat16 if v.dtype == torch.bfloat16 else torch.float32
+        rows = _prologue(q, k, v, g, b, w, tile)
+        reads, final, saved = _scan_forward(*rows, state, save, v.dtype, 1 / math.sqrt(K))
+        ctx.save_for_backward(q, k, v, g, b, w, *saved)
+        return reads.squeeze(3), final
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, do: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
+        (q, k, v, g, b, w, *saved) = ctx.saved_tensors
+        B, T, H = q.shape[:3]
+        K = q.shape[-1]
+        V = v.shape[-1]
+        do = do.contiguous()
+        de_row, dp_row, dy_row, dq_row, dg_row, dinitial = _scan_backward(
+            saved, do.unsqueeze(3), dfinal, 1 / math.sqrt(K),
+        )
+        dk = dv = db = dw = None
+        if any(ctx.needs_input_grad[n] for n in (1, 2, 4, 5)):
+            dk = torch.empty_like(k)
+            dv = torch.empty_like(v)
+            db = torch.empty_like(b)
+            dw = torch.empty_like(w)
+            R = _rows(K, V)
+            with torch.cuda.device_of(q):
+                prologue_grad[(triton.cdiv(B * T * H, R),)](
+                    k, b, w, v, de_row, dp_row, dy_row, dk, dv, db, dw, B * T, H, K=K, V=V,
+                    KP=triton.next_power_of_2(K), VP=triton.next_power_of_2(V), ROWS=R,
+                )
+        return (dq_row.squeeze(3).to(q.dtype), dk, dv, dg_row.squeeze(3).to(g.dtype), db, dw, dinitial, None)
+
+
 def run(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, w: Tensor, state: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """A sequence: inputs [B, T, H, ...], params [H, ...]; the output [B, T, H, V] and the state after it."""
-    dtype = v.dtype
-    q, k, v, g, b, w = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (q, k, v, g, b, w))
     B, T, H = q.shape[:3]
     K = q.shape[-1]
     V = v.shape[-1]
     if state is None:
-        state = start(B, H, K, V, q.dtype, q.device)
-    tensors = prologue(q, k, v, g, b, w)
-    reads, state = _scan(tensors, state, dtype)
-    o = tensors["f0"][..., None] * reads[..., 0, :]
-    return o.to(dtype), state
+        state = start(B, H, K, V, torch.float32, q.device)
+    state = state.float().contiguous()
+    save = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, g, b, w, state))
+    o, state = _Run.apply(q, k, v, g, b, w, state, save)
+    return o, state
 
 
 def step(state: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-    """One token, without gradients: inputs [B, H, ...]; the output [B, H, V] (float32) and the state after."""
-    q, k, v, g, b, w = (x.float() for x in (q, k, v, g, b, w))
-    q, k, v, g, b, w = (x.unsqueeze(1) for x in (q, k, v, g, b, w))
-    tensors = prologue(q, k, v, g, b, w)
-    reads, state = _token(tensors, state)
-    o = tensors["f0"][..., None] * reads[..., 0, :]
-    return o.squeeze(1), state
+    """One token, without gradients: inputs [B, H, ...]; the output [B, H, V] and the state after."""
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (state, q, k, v, g, b, w)):
+        raise RuntimeError("decode has no gradient: call it under torch.no_grad()")
+    q, k, v, g, b, w = (x.unsqueeze(1).contiguous() for x in (q, k, v, g, b, w))
+    K = q.shape[-1]
+    rows = _prologue(q, k, v, g, b, w, torch.float32)
+    reads, state = _decode(*rows, state)
+    return (reads.squeeze(3) * (1 / math.sqrt(K))).squeeze(1), state

@@ -83,10 +83,10 @@ def _meet_t(left, right, level):
 
 @triton.jit
 def _log_decay(g, sequence, token, T, H, col, K: tl.constexpr):
-    """Log decays of the chunk's tokens in units of log 2, zero past the end."""
+    """Log decays of the chunk's tokens in units of log 2, zero past the end, and bounded: exp(-1e4) is 0."""
     row = (sequence // H * T + token) * H + sequence % H
-    mask = (token < T)[:, None] & (col < K)[None, :]
-    return tl.load(g + row[:, None] * K + col[None, :], mask=mask, other=0.0) * 1.4426950408889634
+    log = _load(g, row, token < T, col, K).to(tl.float32)
+    return tl.maximum(log, -10000.0) * 1.4426950408889634
 
 
 @triton.jit
@@ -128,6 +128,111 @@ def _seen(x, end, tau):
 def _ahead(x, token, tau):
     """For each token the sum of x over the rows written before it."""
     return _dot((tau[:, None] > token[None, :]).to(tl.float32), x)
+
+
+@triton.jit
+def _load_scalar(x, row, live):
+    """One number for each row, as a column."""
+    return tl.load(x + row, mask=live, other=0.0).to(tl.float32)[:, None]
+
+
+@triton.jit
+def _store_scalar(x, row, live, column):
+    tl.store(x + row[:, None], column, mask=live[:, None])
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def prologue(
+    a_in, kappa_in, p_row_out, y_row_out, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """The rows that the scan takes."""
+    pid = tl.program_id(0).to(tl.int64)
+    row = pid * ROWS + tl.arange(0, ROWS)
+    live = row < T * H
+    col_k = tl.arange(0, KP)
+    col_v = tl.arange(0, VP)
+    a = _load(a_in, row, live, col_k, K).to(tl.float32)
+    kappa = _load(kappa_in, row, live, col_k, K).to(tl.float32)
+    p0 = a * kappa
+    _store(p_row_out, row, live, col_k, K, p0)
+    _store(y_row_out, row, live, col_v, V, 0.0)
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def epilogue(
+    k_in, v_in, r_in, u_in, reads_in, o_out, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """The output, from what the scan has read."""
+    pid = tl.program_id(0).to(tl.int64)
+    head = pid % H + tl.arange(0, 1)
+    every = head >= 0
+    token = pid // H * ROWS + tl.arange(0, ROWS)
+    row = token * H + head
+    live = token < T
+    col_k = tl.arange(0, KP)
+    in_k = (col_k < K)[None, :]
+    col_v = tl.arange(0, VP)
+    k = _load(k_in, row, live, col_k, K).to(tl.float32)
+    v = _load(v_in, row, live, col_v, V).to(tl.float32)
+    r = _load(r_in, row, live, col_k, K).to(tl.float32)
+    u = _load(u_in, head, every, col_k, K).to(tl.float32)
+    reads = _load(reads_in, row, live, col_v, V).to(tl.float32)
+    rest = tl.sum(r * (u * k), 1, keep_dims=True) * v
+    _store(o_out, row, live, col_v, V, reads + rest)
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def epilogue_grad(do_in, dreads_out, T, H, V: tl.constexpr, VP: tl.constexpr, ROWS: tl.constexpr):
+    """The gradient of what the scan has read."""
+    pid = tl.program_id(0).to(tl.int64)
+    row = pid * ROWS + tl.arange(0, ROWS)
+    live = row < T * H
+    col_v = tl.arange(0, VP)
+    do = _load(do_in, row, live, col_v, V).to(tl.float32)
+    _store(dreads_out, row, live, col_v, V, do)
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def prologue_grad(
+    a_in, kappa_in, k_in, v_in, r_in, u_in, do_in, de_row_in, dp_row_in, dw_row_in, dyw_row_in, dq_row_in, dr_out,
+    dk_out, dkappa_out, dv_out, da_out, du_out, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr,
+    VP: tl.constexpr, ROWS: tl.constexpr,
+):
+    """The gradients of inputs and params, from those of rows and output."""
+    pid = tl.program_id(0).to(tl.int64)
+    head = pid % H + tl.arange(0, 1)
+    every = head >= 0
+    token = pid // H * ROWS + tl.arange(0, ROWS)
+    row = token * H + head
+    live = token < T
+    col_k = tl.arange(0, KP)
+    in_k = (col_k < K)[None, :]
+    col_v = tl.arange(0, VP)
+    in_v = (col_v < V)[None, :]
+    a = _load(a_in, row, live, col_k, K).to(tl.float32)
+    kappa = _load(kappa_in, row, live, col_k, K).to(tl.float32)
+    k = _load(k_in, row, live, col_k, K).to(tl.float32)
+    v = _load(v_in, row, live, col_v, V).to(tl.float32)
+    r = _load(r_in, row, live, col_k, K).to(tl.float32)
+    u = _load(u_in, head, every, col_k, K).to(tl.float32)
+    do = _load(do_in, row, live, col_v, V).to(tl.float32)
+    de_row = _load(de_row_in, row, live, col_k, K).to(tl.float32)
+    dp_row = _load(dp_row_in, row, live, col_k, K).to(tl.float32)
+    dw_row = _load(dw_row_in, row, live, col_k, K).to(tl.float32)
+    dyw_row = _load(dyw_row_in, row, live, col_v, V).to(tl.float32)
+    dq_row = _load(dq_row_in, row, live, col_k, K).to(tl.float32)
+    x1 = u * k
+    x2 = tl.sum(do * v, 1, keep_dims=True)
+    _store(dv_out, row, live, col_v, V, dyw_row + do * tl.sum(r * x1, 1, keep_dims=True))
+    x3 = x2 * r
+    _store(dr_out, row, live, col_k, K, dq_row + x2 * x1)
+    x4 = tl.sum(tl.where(live[:, None], x3 * k, 0.0), 0, keep_dims=True)
+    _store(du_out, pid + tl.arange(0, 1), every, col_k, K, x4)
+    _store(dk_out, row, live, col_k, K, dw_row + x3 * u)
+    _store(da_out, row, live, col_k, K, dp_row * kappa)
+    _store(dkappa_out, row, live, col_k, K, de_row + dp_row * a)
 
 
 @triton.jit(do_not_specialize=["T", "H"])
@@ -253,7 +358,7 @@ def values(y, yw, b, inverse, solved, T, H, V: tl.constexpr, BV: tl.constexpr, C
 @triton.jit(do_not_specialize=["T", "H"])
 def scan(
     solved_k, solved_v, p, w, yw, q, m, n, total, initial, o, u, states, final, T, H, K: tl.constexpr, V: tl.constexpr,
-    KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SAVE: tl.constexpr,
+    KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SAVE: tl.constexpr, SCALE: tl.constexpr,
 ):
     """All chunks of a sequence and head in time order, for a block of value columns."""
     sequence = tl.program_id(0).to(tl.int64)
@@ -284,7 +389,7 @@ def scan(
         out = _dot(state_tile, _load_t(q, at1, live1, col_k, K))
         out += _dot(u_tile, tl.load(_matrix_t(m, number, C, C)))
         out += _dot(yw_tile, tl.load(_matrix_t(n, number, C, C)))
-        _store_t(o, at1, live1, col_v, V, out)
+        _store_t(o, at1, live1, col_v, V, out * SCALE)
         state *= tl.load(total + number * K + col_k, mask=col_k < K, other=0.0)[None, :]
         state += _dot(u_tile, _load(p, at1, live1, col_k, K))
         state += _dot(yw_tile, _load(w, at1, live1, col_k, K))
@@ -294,7 +399,7 @@ def scan(
 @triton.jit(do_not_specialize=["T", "H"])
 def reverse_scan(
     solved_k, p, inverse, w, q, do, b, m, n, total, dfinal, dy, dyw, dstates, dinitial, T, H, K: tl.constexpr,
-    V: tl.constexpr, KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
+    V: tl.constexpr, KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SCALE: tl.constexpr,
 ):
     """All chunks of a sequence and head against time, for a block of value columns."""
     sequence = tl.program_id(0).to(tl.int64)
@@ -316,7 +421,7 @@ def reverse_scan(
         end_e = t1 - 1
         dstate_tile = dstate.to(dtype)
         tl.store(dstates + at_saved, dstate_tile, mask=in_state)
-        do_tile = _load_t(do, at1, live1, col_v, V).to(dtype)
+        do_tile = (_load_t(do, at1, live1, col_v, V).to(tl.float32) * SCALE).to(dtype)
         du_tile = _dot(dstate_tile, _load_t(p, at1, live1, col_k, K))
         du_tile += _dot(do_tile, tl.load(_matrix(m, number, C, C)))
         du_tile = du_tile.to(dtype)
@@ -334,7 +439,9 @@ def reverse_scan(
 
 
 @triton.jit(do_not_specialize=["T", "H"])
-def couplings_grad(dy, do, u, yw, da, db, dm, dn, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.constexpr):
+def couplings_grad(
+    dy, do, u, yw, da, db, dm, dn, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SCALE: tl.constexpr,
+):
     """Gradients of the chunk's matrices, where they are not zero by construction."""
     pid = tl.program_id(0).to(tl.int64)
     sequence = pid // tl.cdiv(T, C)
@@ -352,7 +459,7 @@ def couplings_grad(dy, do, u, yw, da, db, dm, dn, T, H, V: tl.constexpr, BV: tl.
     for v in range(0, V, BV):
         col = v + tl.arange(0, BV)
         e_tile = _load(dy, at1, live1, col, V).to(dtype)
-        q_tile = _load(do, at1, live1, col, V).to(dtype)
+        q_tile = (_load(do, at1, live1, col, V).to(tl.float32) * SCALE).to(dtype)
         p_tile = _load_t(u, at1, live1, col, V)
         w_tile = _load_t(yw, at1, live1, col, V)
         z_a -= _dot(e_tile, p_tile)
@@ -376,7 +483,7 @@ def couplings_grad(dy, do, u, yw, da, db, dm, dn, T, H, V: tl.constexpr, BV: tl.
 @triton.jit(do_not_specialize=["T", "H"])
 def local_grad(
     e, q, p, w, g, dy, do, u, yw, da, db, dm, dn, states, dstates, de, dq, dp, dw, dg, T, H, K: tl.constexpr,
-    V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, SCALE: tl.constexpr,
 ):
     """Gradients of the chunk's covectors, directions and log decays, for a block of K."""
     pid = tl.program_id(0).to(tl.int64)
@@ -401,7 +508,7 @@ def local_grad(
         state = tl.load(states + at_saved, mask=in_saved, other=0.0)
         dstate = tl.load(dstates + at_saved, mask=in_saved, other=0.0)
         grad_e -= _dot(_load(dy, at1, live1, col_v, V), state)
-        grad_q += _dot(_load(do, at1, live1, col_v, V).to(dtype), state)
+        grad_q += _dot((_load(do, at1, live1, col_v, V).to(tl.float32) * SCALE).to(dtype), state)
         grad_p += _dot(_load(u, at1, live1, col_v, V), dstate)
         grad_w += _dot(_load(yw, at1, live1, col_v, V), dstate)
         dtotal += tl.sum(state.to(tl.float32) * dstate.to(tl.float32), 0)
@@ -495,7 +602,7 @@ def decode(
     at_state = sequence * (K * V) + col_k[:, None] * V + col_v[None, :]
     in_state = in_k[:, None] & in_v[None, :]
     state = tl.load(before + at_state, mask=in_state, other=0.0)
-    decay = tl.exp(tl.load(g + sequence * K + col_k, mask=in_k, other=0.0))[:, None]
+    decay = tl.exp(tl.load(g + sequence * K + col_k, mask=in_k, other=0.0).to(tl.float32))[:, None]
 
     p0 = tl.load(p + sequence * K + col_k, mask=in_k, other=0.0).to(tl.float32)
     u0 = tl.load(y + sequence * V + col_v, mask=in_v, other=0.0).to(tl.float32)
@@ -517,12 +624,6 @@ def decode(
     tl.store(after + at_state, new, mask=in_state)
 
 
-def _pack(rows: list[Tensor], dtype: torch.dtype) -> Tensor:
-    """The rows of a token beside each other: [B, T, H, rows, ...]."""
-    x = torch.stack(rows, 3) if len(rows) > 1 else rows[0].unsqueeze(3)
-    return x.to(dtype).contiguous()
-
-
 def _blocks(K: int, V: int, dtype: torch.dtype) -> tuple[int, int, int, int, int]:
     """Tile sizes, powers of two from 16: K in full, a block of K, a block of V, the scans' block of V.
 
@@ -535,114 +636,87 @@ def _blocks(K: int, V: int, dtype: torch.dtype) -> tuple[int, int, int, int, int
     return KP, min(KP, block), min(VP, block), min(VP, 16 if narrow else 32), 1 if wide or KP > 128 else 3
 
 
-class _Scan(torch.autograd.Function):
-    """The chunked scan on packed rows; its gradients are not differentiable again."""
+def _scan_forward(
+    e: Tensor, p: Tensor, y: Tensor, w: Tensor, yw: Tensor, q: Tensor, g: Tensor, initial: Tensor, save: bool,
+    dtype: torch.dtype, scale: float,
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """The reads [B, T, H, reads, V] in dtype, times scale, and the last state.
 
-    @staticmethod
-    def forward(
-        ctx, e: Tensor, p: Tensor, y: Tensor, w: Tensor, yw: Tensor, q: Tensor, g: Tensor, initial: Tensor, save: bool,
-    ) -> tuple[Tensor, Tensor]:
-        B, T, H, _, K = p.shape
-        V = initial.shape[-1]
-        chunks = triton.cdiv(T, CHUNK)
-        KP, BK, BV, BLOCK, stages = _blocks(K, V, p.dtype)
-        inverse = p.new_empty(B * H * chunks, CHUNK, CHUNK)
-        b = p.new_empty(B * H * chunks, CHUNK, CHUNK)
-        m = p.new_empty(B * H * chunks, CHUNK, CHUNK)
-        n = p.new_empty(B * H * chunks, CHUNK, CHUNK)
-        solved_k, solved_v, u = torch.empty_like(e), torch.empty_like(y), torch.empty_like(y)
-        q_decayed = torch.empty_like(q)
-        p_decayed = torch.empty_like(p)
-        w_decayed = torch.empty_like(w)
-        total = g.new_empty(B * H * chunks, K)
-        o = initial.new_empty(B, T, H, 1, V)
-        states = p.new_empty(B * H * chunks if save else 0, V, K)
-        final = torch.empty_like(initial)
-        with torch.cuda.device_of(p):
-            intra[(B * H * chunks,)](
-                e, q, p, w, g, inverse, b, m, n, T, H, K=K, BK=BK, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, num_stages=1,
-            )
-            keys[(B * H * chunks, triton.cdiv(K, BK))](
-                e, q, p, w, g, inverse, solved_k, q_decayed, p_decayed, w_decayed, total, T, H, K=K, BK=BK, C=CHUNK,
-                num_stages=1,
-            )
-            values[(B * H * chunks, triton.cdiv(V, BV))](
-                y, yw, b, inverse, solved_v, T, H, V=V, BV=BV, C=CHUNK, num_stages=1,
-            )
-            scan[(B * H, triton.cdiv(V, BLOCK))](
-                solved_k, solved_v, p_decayed, w_decayed, yw, q_decayed, m, n, total, initial, o, u, states, final, T,
-                H, K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, SAVE=save, num_stages=stages,
-            )
-        ctx.save_for_backward(
-            e, p, w, yw, q, g, inverse, solved_k, b, m, n, q_decayed, p_decayed, w_decayed, total, u, states,
-        )
-        return o, final
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, do: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
-        (
-            e, p, w, yw, q, g, inverse, solved_k, b, m, n, q_decayed, p_decayed, w_decayed, total, u, states,
-        ) = ctx.saved_tensors
-        B, T, H, _, K = p.shape
-        V = dfinal.shape[-1]
-        chunks = triton.cdiv(T, CHUNK)
-        KP, BK, BV, BLOCK, stages = _blocks(K, V, p.dtype)
-        do, dfinal = do.contiguous(), dfinal.contiguous()
-        dy = torch.empty_like(u)
-        dyw = torch.empty_like(yw)
-        dstates, dinitial = torch.empty_like(states), torch.empty_like(dfinal)
-        da = p.new_empty(B * H * chunks, CHUNK, CHUNK)
-        db = p.new_empty(B * H * chunks, CHUNK, CHUNK)
-        dm = p.new_empty(B * H * chunks, CHUNK, CHUNK)
-        dn = p.new_empty(B * H * chunks, CHUNK, CHUNK)
-        de = torch.empty_like(e)
-        dq = torch.empty_like(q)
-        dp = torch.empty_like(p)
-        dw = torch.empty_like(w)
-        dg = g.new_empty(B, T, H, K)
-        with torch.cuda.device_of(p):
-            reverse_scan[(B * H, triton.cdiv(V, BLOCK))](
-                solved_k, p_decayed, inverse, w_decayed, q_decayed, do, b, m, n, total, dfinal, dy, dyw, dstates,
-                dinitial, T, H, K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, num_stages=stages,
-            )
-            couplings_grad[(B * H * chunks,)](dy, do, u, yw, da, db, dm, dn, T, H, V=V, BV=BV, C=CHUNK, num_stages=1)
-            local_grad[(B * H * chunks, triton.cdiv(K, BK))](
-                e, q, p, w, g, dy, do, u, yw, da, db, dm, dn, states, dstates, de, dq, dp, dw, dg, T, H, K=K, V=V,
-                BK=BK, BV=BV, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, num_stages=1,
-            )
-        return de, dp, dy, dw, dyw, dq, dg.unsqueeze(3), dinitial, None
-
-
-def _scan(t: dict[str, Tensor], S: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The reads [B, T, H, reads, V] and the state after the sequence, in float32.
-
-    bfloat16 inputs are multiplied as such, all others as float32; sums and the state are float32.
+    Third: what the backward pass needs, if `save`.
     """
-    tile = torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
-    e = _pack([t["e0"]], tile)
-    p = _pack([t["p0"]], tile)
-    y = _pack([t["g"].new_zeros(*t["g"].shape[:3], S.shape[-1])], tile)
-    w = _pack([t["p1"]], tile)
-    yw = _pack([t["y1"]], tile)
-    q = _pack([t["q0"]], tile)
-    g = _pack([t["g"]], torch.float32)
-    S = S.float().contiguous()
-    save = torch.is_grad_enabled() and any(x.requires_grad for x in (e, p, y, w, yw, q, g, S))
-    return _Scan.apply(e, p, y, w, yw, q, g, S, save)
+    B, T, H, _, K = p.shape
+    V = initial.shape[-1]
+    chunks = triton.cdiv(T, CHUNK)
+    KP, BK, BV, BLOCK, stages = _blocks(K, V, p.dtype)
+    inverse = p.new_empty(B * H * chunks, CHUNK, CHUNK)
+    b = p.new_empty(B * H * chunks, CHUNK, CHUNK)
+    m = p.new_empty(B * H * chunks, CHUNK, CHUNK)
+    n = p.new_empty(B * H * chunks, CHUNK, CHUNK)
+    solved_k, solved_v, u = torch.empty_like(e), torch.empty_like(y), torch.empty_like(y)
+    q_decayed = torch.empty_like(q)
+    p_decayed = torch.empty_like(p)
+    w_decayed = torch.empty_like(w)
+    total = g.new_empty(B * H * chunks, K, dtype=torch.float32)
+    o = initial.new_empty(B, T, H, 1, V, dtype=dtype)
+    states = p.new_empty(B * H * chunks if save else 0, V, K)
+    final = torch.empty_like(initial)
+    with torch.cuda.device_of(p):
+        intra[(B * H * chunks,)](
+            e, q, p, w, g, inverse, b, m, n, T, H, K=K, BK=BK, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, num_stages=1,
+        )
+        keys[(B * H * chunks, triton.cdiv(K, BK))](
+            e, q, p, w, g, inverse, solved_k, q_decayed, p_decayed, w_decayed, total, T, H, K=K, BK=BK, C=CHUNK,
+            num_stages=1,
+        )
+        values[(B * H * chunks, triton.cdiv(V, BV))](
+            y, yw, b, inverse, solved_v, T, H, V=V, BV=BV, C=CHUNK, num_stages=1,
+        )
+        scan[(B * H, triton.cdiv(V, BLOCK))](
+            solved_k, solved_v, p_decayed, w_decayed, yw, q_decayed, m, n, total, initial, o, u, states, final, T, H,
+            K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, SAVE=save, SCALE=scale, num_stages=stages,
+        )
+    return o, final, (e, p, w, yw, q, g, inverse, solved_k, b, m, n, q_decayed, p_decayed, w_decayed, total, u, states)
 
 
-def _token(t: dict[str, Tensor], S: Tensor) -> tuple[Tensor, Tensor]:
-    """The reads [B, 1, H, reads, V] of one token and the state after it, in float32; S is left as it is."""
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (S, *t.values())):
-        raise RuntimeError("decode has no gradient: call it under torch.no_grad()")
-    e = _pack([t["e0"]], torch.float32)
-    p = _pack([t["p0"]], torch.float32)
-    y = _pack([t["g"].new_zeros(*t["g"].shape[:3], S.shape[-1])], torch.float32)
-    w = _pack([t["p1"]], torch.float32)
-    yw = _pack([t["y1"]], torch.float32)
-    q = _pack([t["q0"]], torch.float32)
-    g = _pack([t["g"]], torch.float32)
+def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor, scale: float) -> tuple[Tensor, ...]:
+    """The gradients of the packed rows, in their order, and of the first state."""
+    (e, p, w, yw, q, g, inverse, solved_k, b, m, n, q_decayed, p_decayed, w_decayed, total, u, states) = saved
+    B, T, H, _, K = p.shape
+    V = dfinal.shape[-1]
+    chunks = triton.cdiv(T, CHUNK)
+    KP, BK, BV, BLOCK, stages = _blocks(K, V, p.dtype)
+    do, dfinal = do.contiguous(), dfinal.contiguous()
+    dy = torch.empty_like(u)
+    dyw = torch.empty_like(yw)
+    dstates, dinitial = torch.empty_like(states), torch.empty_like(dfinal)
+    da = p.new_empty(B * H * chunks, CHUNK, CHUNK)
+    db = p.new_empty(B * H * chunks, CHUNK, CHUNK)
+    dm = p.new_empty(B * H * chunks, CHUNK, CHUNK)
+    dn = p.new_empty(B * H * chunks, CHUNK, CHUNK)
+    de = torch.empty_like(e)
+    dq = torch.empty_like(q)
+    dp = torch.empty_like(p)
+    dw = torch.empty_like(w)
+    dg = g.new_empty(B, T, H, K)
+    with torch.cuda.device_of(p):
+        reverse_scan[(B * H, triton.cdiv(V, BLOCK))](
+            solved_k, p_decayed, inverse, w_decayed, q_decayed, do, b, m, n, total, dfinal, dy, dyw, dstates, dinitial,
+            T, H, K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, SCALE=scale, num_stages=stages,
+        )
+        couplings_grad[(B * H * chunks,)](
+            dy, do, u, yw, da, db, dm, dn, T, H, V=V, BV=BV, C=CHUNK, SCALE=scale, num_stages=1,
+        )
+        local_grad[(B * H * chunks, triton.cdiv(K, BK))](
+            e, q, p, w, g, dy, do, u, yw, da, db, dm, dn, states, dstates, de, dq, dp, dw, dg, T, H, K=K, V=V, BK=BK,
+            BV=BV, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, SCALE=scale, num_stages=1,
+        )
+    return de, dp, dy, dw, dyw, dq, dg.unsqueeze(3), dinitial
+
+
+def _decode(
+    e: Tensor, p: Tensor, y: Tensor, w: Tensor, yw: Tensor, q: Tensor, g: Tensor, S: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The reads [B, 1, H, reads, V] of one token and the state after it, in float32, from its rows in float32."""
     before = S.float().contiguous()
     B, T, H, _, K = p.shape
     V = S.shape[-1]
@@ -654,19 +728,6 @@ def _token(t: dict[str, Tensor], S: Tensor) -> tuple[Tensor, Tensor]:
     return o, after
 
 
-def prologue(r: Tensor, k: Tensor, kappa: Tensor, v: Tensor, w: Tensor, a: Tensor, u: Tensor) -> dict[str, Tensor]:
-    """What the tokens of rwkv7 need beside S, for all tokens at once."""
-    return {
-        "g": torch.clamp(w, min=-10000),
-        "p0": a * kappa,
-        "e0": kappa,
-        "p1": k,
-        "y1": v,
-        "q0": r,
-        "rest": (r * (u * k)).sum(-1)[..., None] * v,
-    }
-
-
 def start(
     B: int, H: int, K: int, V: int, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
 ) -> Tensor:
@@ -674,30 +735,124 @@ def start(
     return torch.zeros(B, H, K, V, dtype=dtype, device=device)
 
 
+ELEMENTS = 1024  # of a tile of the prologue
+
+
+def _row(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """An input as the one row of its tokens, [B, T, H, 1, ...]: itself, where it has the dtype."""
+    return x.unsqueeze(3).to(dtype).contiguous()
+
+
+def _rows(*sizes: int) -> int:
+    """Rows of a program that computes the prologue, so that its widest tile has ELEMENTS numbers."""
+    return max(1, ELEMENTS // triton.next_power_of_2(max(sizes)))
+
+
+def _prologue(
+    r: Tensor, k: Tensor, kappa: Tensor, v: Tensor, w: Tensor, a: Tensor, u: Tensor, tile: torch.dtype
+) -> tuple[Tensor, ...]:
+    """The rows that the scan takes, of contiguous inputs."""
+    B, T, H = r.shape[:3]
+    K = r.shape[-1]
+    V = v.shape[-1]
+    e_row = _row(kappa, tile)
+    p_row = r.new_empty(B, T, H, 1, K, dtype=tile)
+    y_row = r.new_empty(B, T, H, 1, V, dtype=tile)
+    w_row = _row(k, tile)
+    yw_row = _row(v, tile)
+    q_row = _row(r, tile)
+    g_row = _row(w, w.dtype)
+    R = _rows(K, V)
+    with torch.cuda.device_of(r):
+        prologue[(triton.cdiv(B * T * H, R),)](
+            a, kappa, p_row, y_row, B * T, H, K=K, V=V, KP=triton.next_power_of_2(K), VP=triton.next_power_of_2(V),
+            ROWS=R,
+        )
+    return e_row, p_row, y_row, w_row, yw_row, q_row, g_row
+
+
+def _epilogue(reads: Tensor, r: Tensor, k: Tensor, kappa: Tensor, v: Tensor, w: Tensor, a: Tensor, u: Tensor) -> Tensor:
+    """The output, of contiguous inputs."""
+    B, T, H = r.shape[:3]
+    K = r.shape[-1]
+    V = v.shape[-1]
+    o = v.new_empty(B, T, H, V)
+    R = _rows(K, V)
+    with torch.cuda.device_of(r):
+        epilogue[(triton.cdiv(B * T, R) * H,)](
+            k, v, r, u, reads, o, B * T, H, K=K, V=V, KP=triton.next_power_of_2(K), VP=triton.next_power_of_2(V),
+            ROWS=R,
+        )
+    return o
+
+
+class _Run(torch.autograd.Function):
+    """Rows, scan and output of sequences; its gradients are not differentiable again."""
+
+    @staticmethod
+    def forward(
+        ctx, r: Tensor, k: Tensor, kappa: Tensor, v: Tensor, w: Tensor, a: Tensor, u: Tensor, state: Tensor, save: bool,
+    ) -> tuple[Tensor, Tensor]:
+        r, k, kappa, v, w, a, u = (x.contiguous() for x in (r, k, kappa, v, w, a, u))
+        tile = torch.bfloat16 if v.dtype == torch.bfloat16 else torch.float32
+        rows = _prologue(r, k, kappa, v, w, a, u, tile)
+        reads, final, saved = _scan_forward(*rows, state, save, torch.float32, 1.0)
+        ctx.save_for_backward(r, k, kappa, v, w, a, u, *saved)
+        return _epilogue(reads, r, k, kappa, v, w, a, u), final
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, do: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
+        (r, k, kappa, v, w, a, u, *saved) = ctx.saved_tensors
+        B, T, H = r.shape[:3]
+        K = r.shape[-1]
+        V = v.shape[-1]
+        do = do.contiguous()
+        dreads = do.new_empty(B, T, H, 1, V, dtype=torch.bfloat16 if v.dtype == torch.bfloat16 else torch.float32)
+        R = _rows(V)
+        with torch.cuda.device_of(r):
+            epilogue_grad[(triton.cdiv(B * T * H, R),)](do, dreads, B * T, H, V=V, VP=triton.next_power_of_2(V), ROWS=R)
+        de_row, dp_row, dy_row, dw_row, dyw_row, dq_row, dg_row, dinitial = _scan_backward(saved, dreads, dfinal, 1.0)
+        dr = dk = dkappa = dv = da = du = None
+        if any(ctx.needs_input_grad[n] for n in (0, 1, 2, 3, 5, 6)):
+            dr = torch.empty_like(r)
+            dk = torch.empty_like(k)
+            dkappa = torch.empty_like(kappa)
+            dv = torch.empty_like(v)
+            da = torch.empty_like(a)
+            du = u.new_empty(triton.cdiv(B * T, _rows(K, V)), *u.shape, dtype=torch.float32)
+            R = _rows(K, V)
+            with torch.cuda.device_of(r):
+                prologue_grad[(triton.cdiv(B * T, R) * H,)](
+                    a, kappa, k, v, r, u, do, de_row, dp_row, dw_row, dyw_row, dq_row, dr, dk, dkappa, dv, da, du,
+                    B * T, H, K=K, V=V, KP=triton.next_power_of_2(K), VP=triton.next_power_of_2(V), ROWS=R,
+                )
+            du = du.sum(0).to(u.dtype)
+        return (dr, dk, dkappa, dv, dg_row.squeeze(3).to(w.dtype), da, du, dinitial, None)
+
+
 def run(
     r: Tensor, k: Tensor, kappa: Tensor, v: Tensor, w: Tensor, a: Tensor, u: Tensor, state: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """A sequence: inputs [B, T, H, ...], params [H, ...]; the output [B, T, H, V] and the state after it."""
-    dtype = v.dtype
-    r, k, kappa, v, w, a, u = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (r, k, kappa, v, w, a, u))
     B, T, H = r.shape[:3]
     K = r.shape[-1]
     V = v.shape[-1]
     if state is None:
-        state = start(B, H, K, V, r.dtype, r.device)
-    tensors = prologue(r, k, kappa, v, w, a, u)
-    reads, state = _scan(tensors, state, dtype)
-    o = reads[..., 0, :] + tensors["rest"]
-    return o.to(dtype), state
+        state = start(B, H, K, V, torch.float32, r.device)
+    state = state.float().contiguous()
+    save = torch.is_grad_enabled() and any(x.requires_grad for x in (r, k, kappa, v, w, a, u, state))
+    o, state = _Run.apply(r, k, kappa, v, w, a, u, state, save)
+    return o, state
 
 
 def step(
     state: Tensor, r: Tensor, k: Tensor, kappa: Tensor, v: Tensor, w: Tensor, a: Tensor, u: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """One token, without gradients: inputs [B, H, ...]; the output [B, H, V] (float32) and the state after."""
-    r, k, kappa, v, w, a, u = (x.float() for x in (r, k, kappa, v, w, a, u))
-    r, k, kappa, v, w, a = (x.unsqueeze(1) for x in (r, k, kappa, v, w, a))
-    tensors = prologue(r, k, kappa, v, w, a, u)
-    reads, state = _token(tensors, state)
-    o = reads[..., 0, :] + tensors["rest"]
-    return o.squeeze(1), state
+    """One token, without gradients: inputs [B, H, ...]; the output [B, H, V] and the state after."""
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (state, r, k, kappa, v, w, a, u)):
+        raise RuntimeError("decode has no gradient: call it under torch.no_grad()")
+    r, k, kappa, v, w, a = (x.unsqueeze(1).contiguous() for x in (r, k, kappa, v, w, a))
+    rows = _prologue(r, k, kappa, v, w, a, u, torch.float32)
+    reads, state = _decode(*rows, state)
+    return _epilogue(reads, r, k, kappa, v, w, a, u).squeeze(1), state
