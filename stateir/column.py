@@ -93,6 +93,8 @@ def _column(rule: Rule, core: Core, state: State) -> Column:
         elif isinstance(line, Read):
             lift.read_version = lift.version
             q = lift.covector(line.value)
+            if q is None:
+                raise _OfOtherForm
             lines.append(Read(line.name, Contract(q, Ref("S", Axis.MATRIX), Axis.VALUE), line.span))
         elif lift.uses(line.value):
             if not isinstance(line, Let):
