@@ -80,6 +80,7 @@ def run_source(rule: Rule, body: Callable[[Rule, Scope], list[str]], *, cast: bo
     B, H, K, V = (scope.fresh(name) for name in "BHKV")
     every = ", ".join(names) + ("," if len(names) == 1 else "")
     output = scope.names[rule.read.name]
+    kind = f"{names[0]}.dtype" if cast else "torch.float32"
     casts = [
         f"{dtype} = {value}.dtype",
         f"{every} = ({each}.to(torch.promote_types({each}.dtype, torch.float32)) for {each} in ({every}))",
@@ -88,7 +89,7 @@ def run_source(rule: Rule, body: Callable[[Rule, Scope], list[str]], *, cast: bo
         *(casts if cast else []),
         *sizes(rule, scope, ("B", "T", "H")),
         f"if {state} is None:",
-        f"    {state} = start({B}, {H}, {K}, {V}, {f'{names[0]}.dtype' if cast else 'torch.float32'}, {names[0]}.device)",
+        f"    {state} = start({B}, {H}, {K}, {V}, {kind}, {names[0]}.device)",
         *body(rule, scope),
         f"return {f'{output}.to({dtype})' if cast else output}, {state}",
     ]

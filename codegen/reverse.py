@@ -31,9 +31,9 @@ def reverse(tape: Tape, cotangents: Mapping[int, Sequence[int]], wanted: Sequenc
         for d in given:
             collect(entry, d)
     for n in range(max(cotangents, default=-1), -1, -1):
-        d = sums.get(n)
-        if d is not None and tape[n].args:
-            for target, part in _derivatives(tape, n, d):
+        cotangent = sums.get(n)
+        if cotangent is not None and tape[n].args:
+            for target, part in _derivatives(tape, n, cotangent):
                 collect(target, part)
     return {n: sums[n] for n in wanted}
 

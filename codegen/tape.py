@@ -45,7 +45,13 @@ class Entry:
     args: tuple[int, ...]
     axis: Axis
     level: Level
-    data: object = None
+    data: float | Axis | tuple[str, int | None] | None = None
+
+    @property
+    def key(self) -> tuple[str, int | None]:
+        """The name of a leaf, and its index in an array."""
+        assert isinstance(self.data, tuple)
+        return self.data
 
 
 class Tape:
@@ -246,19 +252,19 @@ class Lowering:
     def _call(self, e: Call) -> int:
         tape = self.tape
         if e.fn == "unit":
-            x = self.lower(e.args[0])
-            norm = tape.op("add", tape.sum(tape.op("mul", x, x)), tape.number(1e-6))
-            return tape.op("mul", x, tape.op("rsqrt", norm))
+            vector = self.lower(e.args[0])
+            square = tape.op("add", tape.sum(tape.op("mul", vector, vector)), tape.number(1e-6))
+            return tape.op("mul", vector, tape.op("rsqrt", square))
         if e.fn in ("min", "max"):
             return self._extremum(e)
         (x,) = e.args
         if e.fn == "log" and isinstance(x, Call) and x.fn == "max" and x.args[1] == Num(FLOOR):
             return tape.op("log", tape.op("add", self.lower(x.args[0]), tape.number(LOG_FLOOR)))
-        entry = self.lower(x)
-        sharp = e.fn == "log" and tape[entry].op in ("exp", "sigmoid", "softplus")
+        operand = self.lower(x)
+        sharp = e.fn == "log" and tape[operand].op in ("exp", "sigmoid", "softplus")
         if e.fn in ("log", "sqrt", "rsqrt") and not sharp:
-            entry = self._guarded(e, x)
-        return tape.op(e.fn, entry)
+            operand = self._guarded(e, x)
+        return tape.op(e.fn, operand)
 
     def _extremum(self, e: Call) -> int:
         """min or max; a bound that is constant passes the gradient where it is just reached, two values share it."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from stateir.ir import Axis, Expr, Input, Let, Line, Param, Prev, Ref, Rule, walk
+from stateir.ir import Axis, Expr, Input, Let, Line, Param, Ref, Rule
 from stateir.normal import Core
 
-from .carried import carries_s_alone
 from .prologue import LOWEST_LOG_DECAY, core_tensors, needed_lets
 from .reverse import reverse
 from .tape import Level, Lowering, Tape
@@ -17,20 +16,6 @@ from .triton_tiles import Tiles
 
 # Names of leaves that no rule can have: what the scan read, and the cotangents of the output and of packed rows.
 READS, OUTPUT = "the reads", "d of the output"
-
-
-def fused_lacks(rule: Rule, core: Core) -> str | None:
-    """Why a rule's prologue is not written as kernels; None if it is."""
-    if not carries_s_alone(rule):
-        return "the rule carries more than S"
-    roots = [e for e, _ in core_tensors(core).values()]
-    for e in [*roots, *(rule.lets[name] for name in needed_lets(rule, roots))]:
-        for x in walk(e):
-            if isinstance(x, Prev):
-                return "it looks back in time"
-            if x.axis not in (Axis.SCALAR, Axis.KEY, Axis.VALUE):
-                return f"it has a {x.axis.value}"
-    return None
 
 
 @dataclass(frozen=True)
@@ -55,8 +40,8 @@ class Given:
 class RuleTape:
     """`packed` has the entries of each packed tensor's members, None where a row has no value.
 
-    `output` is the entry of the output, made of the leaves `reads`. It is the one read times `scale` (None: as it is)
-    where the rule is `direct`, so that the scan writes it. `lets` and `rows` name entries.
+    `output` is the entry of the output, made of the leaves `reads`; a constant factor of a single read is left to the
+    scan as its `scale` (None: there is none). `lets` and `rows` name entries.
     """
 
     rule: Rule
@@ -64,7 +49,6 @@ class RuleTape:
     packed: dict[str, tuple[int | None, ...]]
     output: int
     reads: tuple[int, ...]
-    direct: bool
     scale: Expr | None
     lets: dict[int, str]
     rows: dict[int, str]
@@ -72,19 +56,24 @@ class RuleTape:
 
     def alias(self, name: str) -> str | None:
         """The input that a packed tensor is, if it is one."""
-        if len(self.packed[name]) != 1 or self.packed[name][0] is None:
+        (member, *others) = self.packed[name]
+        if member is None or others:
             return None
-        entry = self.tape[self.packed[name][0]]
-        if entry.op != "leaf" or entry.level is not Level.TOKEN or self.argument(entry.data[0]).size is not None:  # type: ignore[index]
-            return None
-        return str(entry.data[0])  # type: ignore[index]
+        entry = self.tape[member]
+        alone = entry.op == "leaf" and entry.level is Level.TOKEN and entry.key[1] is None
+        return entry.key[0] if alone else None
+
+    @property
+    def direct(self) -> bool:
+        """Whether the output is what the scan reads, as it is."""
+        return self.reads == (self.output,)
 
     def argument(self, name: str) -> Input | Param:
         return next(d for d in self.rule.arguments if d.name == name)
 
     def given(self, entry: int) -> Given:
         """Where a leaf comes from."""
-        name = str(self.tape[entry].data[0])  # type: ignore[index]
+        name, _ = self.tape[entry].key
         if name == READS:
             return Given(name, len(self.reads), Level.TOKEN)
         if name == OUTPUT:
@@ -97,7 +86,7 @@ class RuleTape:
     @cached_property
     def read_gradients(self) -> tuple[int, ...]:
         """The cotangents of the reads, from that of the output."""
-        found = reverse(self.tape, {self.output: [self._output_cotangent]}, self.reads)
+        found = reverse(self.tape, {self.output: [self.output_cotangent]}, self.reads)
         assert all(d is not None for d in found.values())
         return tuple(d for d in found.values() if d is not None)
 
@@ -105,27 +94,27 @@ class RuleTape:
     def gradients(self) -> dict[str, tuple[int | None, ...]]:
         """The cotangents of every argument, one for each element of an array; None for what nothing depends on."""
         tape = self.tape
-        cotangents: dict[int, list[int]] = {} if self.direct else {self.output: [self._output_cotangent]}
+        cotangents: dict[int, list[int]] = {} if self.direct else {self.output: [self.output_cotangent]}
         for name, members in self.packed.items():
             for i, entry in enumerate(members):
                 if entry is not None:
                     d = tape.leaf(f"d {name}", tape[entry].axis, Level.TOKEN, i if len(members) > 1 else None)
                     cotangents.setdefault(entry, []).append(d)
         leaves: dict[str, list[int]] = {}
-        for d in self.rule.arguments:
-            level = Level.TOKEN if isinstance(d, Input) else Level.HEAD
-            indices = [None] if d.size is None else list(range(d.size))
-            leaves[d.name] = [tape.leaf(d.name, d.axis, level, i) for i in indices]
-        found = reverse(tape, cotangents, [x for each in leaves.values() for x in each])
-        return {name: tuple(found[x] for x in each) for name, each in leaves.items()}
+        for x in self.rule.arguments:
+            level = Level.TOKEN if isinstance(x, Input) else Level.HEAD
+            indices = [None] if x.size is None else list(range(x.size))
+            leaves[x.name] = [tape.leaf(x.name, x.axis, level, i) for i in indices]
+        found = reverse(tape, cotangents, [n for each in leaves.values() for n in each])
+        return {name: tuple(found[n] for n in each) for name, each in leaves.items()}
 
-    @property
-    def _output_cotangent(self) -> int:
+    @cached_property
+    def output_cotangent(self) -> int:
         return self.tape.leaf(OUTPUT, Axis.VALUE, Level.TOKEN)
 
 
 def tape_of(rule: Rule, core: Core, tiles: Tiles) -> RuleTape:
-    """The tape of a rule that `fused_lacks` nothing."""
+    """The tape of a rule that `stateir.plan.unfused` has nothing against."""
     lowering = Lowering(rule)
     tape = lowering.tape
     sections: list[Section] = []
@@ -148,7 +137,12 @@ def tape_of(rule: Rule, core: Core, tiles: Tiles) -> RuleTape:
     reads = tuple(
         tape.leaf(READS, Axis.VALUE, Level.TOKEN, r if len(core.reads) > 1 else None) for r in range(len(core.reads))
     )
-    terms = [tape.op("mul", tensors[f"f{r}"], x) if f"f{r}" in tensors else x for r, x in enumerate(reads)]
+    factors = {r: tensors[f"f{r}"] for r in range(len(reads)) if f"f{r}" in tensors}
+    scale = None
+    if len(reads) == 1 and 0 in factors and tape[factors[0]].level is Level.CONSTANT:
+        scale = core.reads[0].factor
+        del factors[0]
+    terms = [tape.op("mul", factors[r], x) if r in factors else x for r, x in enumerate(reads)]
     terms += [tensors["rest"]] if "rest" in tensors else []
     output = terms[0]
     for term in terms[1:]:
@@ -156,7 +150,4 @@ def tape_of(rule: Rule, core: Core, tiles: Tiles) -> RuleTape:
     members = {
         name: tuple(tensors[key] if key else None for key in keys) for name, keys in packed(tiles).items()
     }  # fmt: skip
-    constant = "f0" not in tensors or tape[tensors["f0"]].level is Level.CONSTANT
-    direct = len(reads) == 1 and "rest" not in tensors and constant
-    scale = core.reads[0].factor if direct else None
-    return RuleTape(rule, tape, members, output, reads, direct, scale, lets, rows, tuple(sections))
+    return RuleTape(rule, tape, members, output, reads, scale, lets, rows, tuple(sections))

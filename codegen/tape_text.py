@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -91,7 +92,7 @@ class Writer:
         if entry.op == "neg":
             return f"-{self._operand(entry.args[0], POWER)}", UNARY
         if entry.op == "number":
-            text = repr(entry.data) if abs(entry.data) != float("inf") else f'float("{entry.data}")'  # type: ignore
+            text = f'float("{entry.data}")' if entry.data in (math.inf, -math.inf) else repr(entry.data)
             return text, UNARY if text.startswith("-") else ATOM
         operands = [self._operand(x, SUM) for x in entry.args]
         if entry.op in self.dialect.calls:

@@ -1,8 +1,8 @@
 """A tape's operations as Triton text, on tiles of rows in float32.
 
-A tile has a token's key vectors ([ROWS, KP]), value vectors ([ROWS, VP]) or scalars ([ROWS, 1]) in its rows; what depends
-on the head alone has one row. Columns past K or V, and rows past the last token, are loaded as 0: a sum over them masks
-whatever does not stay 0 there.
+A tile has a token's key vectors ([ROWS, KP]), value vectors ([ROWS, VP]) or scalars ([ROWS, 1]) in its rows; what
+depends on the head alone has one row. Columns past K or V, and rows past the last token, are loaded as 0: a sum over
+them masks whatever does not stay 0 there.
 """
 
 from __future__ import annotations
@@ -62,6 +62,16 @@ def _tanh(x):
     e = _expm1(-2.0 * tl.abs(x))
     return _sign(x) * (-e / (2.0 + e))
 """,
+    "_max": """
+@triton.jit
+def _max(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+""",
+    "_min": """
+@triton.jit
+def _min(a, b):
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+""",
     "_share": '''
 @triton.jit
 def _share(d, a, b):
@@ -74,8 +84,7 @@ _CALLS = {
     "exp": "tl.exp({})", "expm1": "_expm1({})", "log": "tl.log({})", "sqrt": "tl.sqrt({})", "rsqrt": "tl.rsqrt({})",
     "sigmoid": "tl.sigmoid({})", "softplus": "_softplus({})", "tanh": "_tanh({})", "abs": "tl.abs({})",
     "logsigmoid": "(-_softplus(-({})))", "log_softplus": "_log_softplus({})", "sign": "_sign({})",
-    "max": "tl.maximum({}, {})", "min": "tl.minimum({}, {})",
-    "at_least": "tl.maximum({}, {})", "at_most": "tl.minimum({}, {})",
+    "max": "_max({}, {})", "min": "_min({}, {})", "at_least": "_max({}, {})", "at_most": "_min({}, {})",
     "pass_ge": "tl.where({1} >= {2}, {0}, 0.0)", "pass_le": "tl.where({1} <= {2}, {0}, 0.0)",
     "share": "_share({}, {}, {})",
 }  # fmt: skip

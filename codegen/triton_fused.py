@@ -235,9 +235,8 @@ class Fused:
         inputs = self.arguments[: len(rule.inputs)]
         tokens = ", ".join(inputs) + ("," if len(inputs) == 1 else "")
         every = ", ".join(self.arguments)
-        output = f"_epilogue({reads}, {every})"
-        if self.rule.direct:
-            output = f"{reads}.squeeze(3)" if self.rule.scale is None else f"({reads}.squeeze(3) * ({self._scale}))"
+        scaled = f"({reads} * ({self._scale}))" if self.rule.scale is not None else reads
+        output = f"{scaled}.squeeze(3)" if self.rule.direct else f"_epilogue({scaled}, {every})"
         body = [
             f"if torch.is_grad_enabled() and any({x}.requires_grad for {x} in ({state}, {every})):",
             '    raise RuntimeError("decode has no gradient: call it under torch.no_grad()")',

@@ -212,8 +212,8 @@ def _forward(text: Text, tiles: Tiles, kernels: Kernels) -> None:
         text("solved_k, solved_v, u = torch.empty_like(e), torch.empty_like(y), torch.empty_like(y)")
     if tiles.decays:
         text(*(f"{new} = torch.empty_like({old})" for old, new in _decayed(tiles).items()))
-        columns = "B * H * chunks, K" if tiles.decay == "key" else "B * H * chunks"
-        text(f"total = initial.new_empty({columns})")
+        size = "B * H * chunks, K" if tiles.decay == "key" else "B * H * chunks"
+        text(f"total = initial.new_empty({size})")
     if tiles.q:
         text(f"o = initial.new_empty(B, T, H, {tiles.q.rows}, V, dtype=dtype)")
     else:
@@ -309,7 +309,7 @@ def _decode(tiles: Tiles, kernels: Kernels) -> str:
     like = tiles.rights[0].name
     text.call("def _decode", [*(f"{x}: Tensor" for x in packed(tiles)), "S: Tensor"], " -> tuple[Tensor, Tensor]:")
     text.depth = 1
-    text('"""The reads [B, 1, H, reads, V] of one token and the state after it, in float32, from its rows in float32."""')
+    text('"""The reads [B, 1, H, reads, V] of one token and the state after it, from its rows, all in float32."""')
     text("before = S.float().contiguous()", f"B, T, H, _, K = {like}.shape", "V = S.shape[-1]")
     text("after = torch.empty_like(before)", f"o = before.new_empty(B, 1, H, {tiles.q.rows if tiles.q else 0}, V)")
     text("KP, BV = max(16, triton.next_power_of_2(K)), 16")

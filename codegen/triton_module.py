@@ -5,14 +5,15 @@ from __future__ import annotations
 from stateir.column import Column, column, without_column
 from stateir.ir import Rule
 from stateir.normal import Core
+from stateir.plan import unfused
 
 from .carried import carries_s_alone, run_source, start_source
 from .column_text import output_source, state_after, state_before, widened_source
 from .expr import Scope, scope_of
 from .prologue import prologue_source
 from .shape import Shape, shape_of
+from .tape_rule import tape_of
 from .text import arguments_of, function, line_comment, module
-from .tape_rule import fused_lacks, tape_of
 from .triton_expr import called
 from .triton_fused import fused_sources
 from .triton_launch import chunk_size, columns, kernels_of, launch_source, tensors_source
@@ -33,13 +34,13 @@ def triton_source(rule: Rule, core: Core, *, fused: bool = True) -> str:
         step(state, inputs..., params...) -> (output [B, H, V], state after the token)
 
     The dtype of the first value input is that of the output and decides how products are taken. The prologue is kernels
-    too unless `fused_lacks` says why not, or `fused` is False: then it is PyTorch. ValueError where a token has more
+    too unless `unfused` says why not, or `fused` is False: then it is PyTorch. ValueError where a token has more
     rows than a chunk of the kernels holds.
     """
     found = column(rule, core)
     core = core if found is None else without_column(core, found)
     shape = shape_of(core)
-    if fused and fused_lacks(rule, core) is None:
+    if fused and unfused(rule, core) is None:
         parts = _fused_parts(rule, core)
     else:
         parts = [

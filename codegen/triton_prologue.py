@@ -11,7 +11,7 @@ one pass has computed the next computes again from the inputs: that costs less t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stateir.ir import Axis
@@ -79,6 +79,7 @@ def row_kernels(rule: RuleTape) -> RowKernels:
     if not rule.direct:
         epilogue = _kernel(rule, "epilogue", "The output, from what the scan has read.",
                            [Target(OUTPUT, rule.rule.read.name, (rule.output,), Axis.VALUE)])  # fmt: skip
+    if rule.read_gradients != (rule.output_cotangent,):
         epilogue_grad = _kernel(rule, "epilogue_grad", "The gradient of what the scan has read.",
                                 [Target(READS, "dreads", rule.read_gradients, Axis.VALUE)])  # fmt: skip
     return RowKernels(
@@ -139,7 +140,7 @@ def _kernel(rule: RuleTape, name: str, docstring: str, targets: Sequence[Target]
     sources = list(dict.fromkeys(rule.given(x).name for x in leaves))
     pointers = {source: _pointer(source, names) for source in sources}
     for x in leaves:
-        index = tape[x].data[1]  # type: ignore[index]
+        _, index = tape[x].key
         stem = pointers[rule.given(x).name].removesuffix("_in")
         writer.names[x] = stem if index is None else names.new(f"{stem}{index}")
     outputs = {t.name: f"{names.rule.get(t.stem) or names.new(t.stem)}_out" for t in targets}
@@ -150,16 +151,15 @@ def _kernel(rule: RuleTape, name: str, docstring: str, targets: Sequence[Target]
     by_head = any(rule.given(x).level is Level.HEAD for x in leaves) or any(target.sums for target in targets)
     entries = [*roots, *writer.needed(roots)]
     axes = {tape[x].axis for x in entries} | {target.axis for target in targets}
-    dims = {tape[x].data for x in entries if tape[x].op == "dim"}
+    dims = {d for x in entries if tape[x].op == "dim" and isinstance(d := tape[x].data, Axis)}
     constants = [c for axis, c in ((Axis.KEY, "K"), (Axis.VALUE, "V")) if axis in axes | dims]
     constants = [*constants, *(f"{c}P" for axis, c in ((Axis.KEY, "K"), (Axis.VALUE, "V")) if axis in axes), "ROWS"]
     text = KernelText(name, docstring, [*pointers.values(), *outputs.values()], constants)
     _program(text, by_head, axes, dims, writer, entries)
     for x in leaves:
-        given = rule.given(x)
-        text(
-            f"{writer.names[x]} = {_load(pointers[given.name], given.count, given.level, tape[x].axis, tape[x].data[1])}"
-        )  # type: ignore[index]
+        given, (_, index) = rule.given(x), tape[x].key
+        load = _load(pointers[given.name], given.count, given.level, tape[x].axis, index)
+        text(f"{writer.names[x]} = {load}")
     _body(text, rule, writer, targets, outputs, roots)
     return RowKernel(text.kernel(), tuple(sources), tuple(targets), by_head)
 
@@ -175,7 +175,7 @@ def _pointer(source: str, names: _Names) -> str:
 
 
 def _program(
-    text: KernelText, by_head: bool, axes: set[Axis], dims: set[object], writer: Writer, entries: list[int]
+    text: KernelText, by_head: bool, axes: set[Axis], dims: set[Axis], writer: Writer, entries: list[int]
 ) -> None:
     text("pid = tl.program_id(0).to(tl.int64)")
     if by_head:
@@ -231,14 +231,14 @@ def _body(
     roots: list[int],
 ) -> None:
     """The statements, each let under its line of the rule, and each result stored as soon as it is there."""
-    waiting: dict[int, list[Callable[[], None]]] = {}
+    waiting: dict[int, list[str]] = {}
+
+    def stores(n: int) -> None:
+        text(*(line.format(writer.text(n) if n >= 0 else "0.0") for line in waiting.pop(n, [])))
+
     for target in targets:
         for i, x in enumerate(target.entries):
-
-            def store(target: Target = target, i: int = i, x: int | None = x) -> None:
-                text(_store(outputs[target.name], target, i, "0.0" if x is None else writer.text(x)))
-
-            waiting.setdefault(-1 if x is None else x, []).append(store)
+            waiting.setdefault(-1 if x is None else x, []).append(_store(outputs[target.name], target, i, "{}"))
     section = None
     for n, statement in writer.statements(roots):
         current = next((s for s in rule.sections if s.first <= n < s.last), None)
@@ -247,11 +247,9 @@ def _body(
         section = current if statement else section
         if statement:
             text(statement)
-        for store in waiting.pop(n, []):
-            store()
-    for stores in waiting.values():
-        for store in stores:
-            store()
+        stores(n)
+    for n in list(waiting):
+        stores(n)
 
 
 MEMORY = '''

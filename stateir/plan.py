@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .column import column
-from .ir import Axis, Expr, Prev, Rule, walk
+from .ir import Axis, Expr, Prev, Ref, Rule, walk
 from .normal import Core, NormalForm
 from .ranges import Ranges
 from .scans import Scan, scans
@@ -49,7 +49,8 @@ class Cost:
 class Plan:
     """`erases` of the `rows` read S and take part in the solve; `products` are the distinct tiles of vector pairs.
 
-    `column` is a state that S carries along, so that `scans` need not have it.
+    `column` is a state that S carries along, so that `scans` need not have it; `unfused` says why the Triton backend
+    leaves the prologue to PyTorch (None: its kernels compute it).
     """
 
     decay: Axis | None
@@ -60,6 +61,7 @@ class Plan:
     cost_class: str
     pairs: str
     solve: str
+    unfused: str | None
     scans: tuple[Scan, ...]
     column: str | None
     carried: tuple[str, ...]
@@ -87,6 +89,7 @@ def plan(nf: NormalForm, core: Core, shape: Shape | None = None) -> Plan:
         cost_class=_cost_class(decay, len(erases)),
         pairs=_pairs(decay, shape.chunk),
         solve=_solve(len(erases), len(core.rows), shape.chunk),
+        unfused=unfused(nf.rule, core),
         scans=tuple(x for x in scans(nf.rule) if found is None or x.states != (found.state,)),
         column=None if found is None else found.state,
         carried=carried(nf.rule),
@@ -107,6 +110,22 @@ def carried(rule: Rule) -> tuple[str, ...]:
         *(s.name for s in rule.states),
         *(f"the last {n} {name}" if n > 1 else f"the last {name}" for name, n in back.items()),
     )
+
+
+def unfused(rule: Rule, core: Core) -> str | None:
+    """Why the prologue is not computed by kernels, a token from its own inputs; None if it is."""
+    if beside := [x for x in carried(rule) if x != "S"]:
+        return f"the rule carries {', '.join(beside)}"
+    stack = list(core.expressions())
+    seen: set[str] = set()
+    while stack:
+        for x in walk(stack.pop()):
+            if x.axis is Axis.PAIR:
+                return "the rule has pair vectors"
+            if isinstance(x, Ref) and x.name in rule.lets and x.name not in seen:
+                seen.add(x.name)
+                stack.append(rule.lets[x.name])
+    return None
 
 
 def _cost_class(decay: Axis | None, erases: int) -> str:
@@ -194,6 +213,7 @@ def describe(p: Plan, backends: Mapping[str, str | None] | None = None) -> list[
         ("pairs", f"{p.products} tile{'s' if p.products != 1 else ''} of pairs a chunk: {p.pairs}"),
         ("solve", p.solve),
         *([] if p.column is None else [("column", f"{p.column}: one more value column of S, read as S is")]),
+        ("prologue", "fused kernels" if p.unfused is None else f"PyTorch, because {p.unfused}"),
         *(("scan", _scan(scan)) for scan in p.scans),
         ("carried", ", ".join(p.carried)),
         ("sizes", f"K = {s.K}, V = {s.V}, chunks of {s.chunk} tokens, {s.itemsize} bytes a number"),

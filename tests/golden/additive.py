@@ -17,6 +17,8 @@ from torch import Tensor
 
 CHUNK = 64  # tokens of a chunk
 COLUMNS = 64  # of a tile, half in float32
+STAGES = {}
+WARPS = {"intra": 4, "keys": 4, "values": 4, "scan": 4, "reverse_scan": 4, "couplings_grad": 4, "local_grad": 4}
 
 
 @triton.jit
@@ -27,25 +29,42 @@ def _locate(sequence, token, slot, T, H, ROWS: tl.constexpr):
 
 
 @triton.jit
+def _mask(live, col, D: tl.constexpr):
+    """Which elements of a [row, col] tile there are; a whole number of blocks of columns needs no look at them."""
+    if (D + col.shape[0] - 1) // col.shape[0] * col.shape[0] == D:
+        return live[:, None]
+    else:
+        return live[:, None] & (col < D)[None, :]
+
+
+@triton.jit
+def _mask_t(live, col, D: tl.constexpr):
+    if (D + col.shape[0] - 1) // col.shape[0] * col.shape[0] == D:
+        return live[None, :]
+    else:
+        return live[None, :] & (col < D)[:, None]
+
+
+@triton.jit
 def _load(x, row, live, col, D: tl.constexpr):
     """Rows of x as a [row, col] tile, zero where there is none."""
-    return tl.load(x + row[:, None] * D + col[None, :], mask=live[:, None] & (col < D)[None, :], other=0.0)
+    return tl.load(x + row[:, None] * D + col[None, :], mask=_mask(live, col, D), other=0.0)
 
 
 @triton.jit
 def _load_t(x, row, live, col, D: tl.constexpr):
     """Rows of x as a [col, row] tile. A tile needed both ways is loaded twice, never transposed in registers."""
-    return tl.load(x + row[None, :] * D + col[:, None], mask=live[None, :] & (col < D)[:, None], other=0.0)
+    return tl.load(x + row[None, :] * D + col[:, None], mask=_mask_t(live, col, D), other=0.0)
 
 
 @triton.jit
 def _store(x, row, live, col, D: tl.constexpr, tile):
-    tl.store(x + row[:, None] * D + col[None, :], tile, mask=live[:, None] & (col < D)[None, :])
+    tl.store(x + row[:, None] * D + col[None, :], tile, mask=_mask(live, col, D))
 
 
 @triton.jit
 def _store_t(x, row, live, col, D: tl.constexpr, tile):
-    tl.store(x + row[None, :] * D + col[:, None], tile, mask=live[None, :] & (col < D)[:, None])
+    tl.store(x + row[None, :] * D + col[:, None], tile, mask=_mask_t(live, col, D))
 
 
 @triton.jit
@@ -93,10 +112,10 @@ def intra(q, w, n_out, T, H, K: tl.constexpr, BK: tl.constexpr, C: tl.constexpr,
         col = k + tl.arange(0, BK)
         q_tile = _load(q, at1, live1, col, K)
         w_tile = _load(w, at1, live1, col, K)
-        z_n += _dot(q_tile, tl.trans(w_tile))
+        z_n += _dot(w_tile, tl.trans(q_tile))
 
-    seen = t1[None, :] < t1[:, None]
-    same = t1[:, None] == t1[None, :]
+    seen = t1[:, None] < t1[None, :]
+    same = t1[None, :] == t1[:, None]
     seen |= same
     n = tl.where(seen, z_n, 0.0)
 
@@ -109,11 +128,12 @@ def scan(
     C: tl.constexpr, SAVE: tl.constexpr, SCALE: tl.constexpr,
 ):
     """All chunks of a sequence and head in time order, for a block of value columns."""
-    sequence = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(0) % tl.cdiv(V, BV)
+    sequence = (tl.program_id(0) // tl.cdiv(V, BV)).to(tl.int64)
     chunks = tl.cdiv(T, C)
     tau = tl.arange(0, C)
     col_k = tl.arange(0, KP)
-    col_v = tl.program_id(1) * BV + tl.arange(0, BV)
+    col_v = block * BV + tl.arange(0, BV)
     at_state = sequence * (K * V) + col_k[None, :] * V + col_v[:, None]
     in_state = (col_k < K)[None, :] & (col_v < V)[:, None]
     dtype: tl.constexpr = states.dtype.element_ty
@@ -129,8 +149,8 @@ def scan(
             tl.store(states + at_saved, state_tile, mask=in_state)
         yw_tile = _load_t(yw, at1, live1, col_v, V)
         out = _dot(state_tile, _load_t(q, at1, live1, col_k, K))
-        out += _dot(yw_tile, tl.load(_matrix_t(n, number, C, C)))
-        _store_t(o, at1, live1, col_v, V, out * SCALE)
+        out += _dot(yw_tile, tl.load(_matrix(n, number, C, C)))
+        _store_t(o, at1, live1, col_v, V, (out * SCALE).to(o.dtype.element_ty))
         state += _dot(yw_tile, _load(w, at1, live1, col_k, K))
     tl.store(final + at_state, state, mask=in_state)
 
@@ -141,11 +161,12 @@ def reverse_scan(
     BV: tl.constexpr, C: tl.constexpr, SCALE: tl.constexpr,
 ):
     """All chunks of a sequence and head against time, for a block of value columns."""
-    sequence = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(0) % tl.cdiv(V, BV)
+    sequence = (tl.program_id(0) // tl.cdiv(V, BV)).to(tl.int64)
     chunks = tl.cdiv(T, C)
     tau = tl.arange(0, C)
     col_k = tl.arange(0, KP)
-    col_v = tl.program_id(1) * BV + tl.arange(0, BV)
+    col_v = block * BV + tl.arange(0, BV)
     at_state = sequence * (K * V) + col_k[None, :] * V + col_v[:, None]
     in_state = (col_k < K)[None, :] & (col_v < V)[:, None]
     dtype: tl.constexpr = dstates.dtype.element_ty
@@ -161,7 +182,7 @@ def reverse_scan(
         tl.store(dstates + at_saved, dstate_tile, mask=in_state)
         do_tile = (_load_t(do, at1, live1, col_v, V).to(tl.float32) * SCALE).to(dtype)
         dyw_tile = _dot(dstate_tile, _load_t(w, at1, live1, col_k, K))
-        dyw_tile += _dot(do_tile, tl.load(_matrix(n, number, C, C)))
+        dyw_tile += _dot(do_tile, tl.load(_matrix_t(n, number, C, C)))
         _store_t(dyw, at1, live1, col_v, V, dyw_tile.to(dtype))
         dstate += _dot(do_tile, _load(q, at1, live1, col_k, K))
     tl.store(dinitial + at_state, dstate, mask=in_state)
@@ -196,17 +217,23 @@ def local_grad(
     BV: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, SCALE: tl.constexpr,
 ):
     """Gradients of the chunk's covectors, directions and log decays, for a block of K."""
-    pid = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(0) % tl.cdiv(K, BK)
+    pid = (tl.program_id(0) // tl.cdiv(K, BK)).to(tl.int64)
     sequence = pid // tl.cdiv(T, C)
     first = pid % tl.cdiv(T, C) * C
     tau = tl.arange(0, C)
     t1 = tau
     at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
     dtype: tl.constexpr = w.dtype.element_ty
-    col = tl.program_id(1) * BK + tl.arange(0, BK)
+    col = block * BK + tl.arange(0, BK)
 
     grad_q = tl.zeros([C, BK], tl.float32)
     grad_w = tl.zeros([C, BK], tl.float32)
+    # All that does not depend on the loop below is loaded before it, to be there after it.
+    q_tile = _load(q, at1, live1, col, K)
+    w_tile = _load(w, at1, live1, col, K)
+    dn_tile = tl.load(_matrix(dn, pid, C, C))
+    dn_tile_t = tl.load(_matrix_t(dn, pid, C, C))
     for v in range(0, V, BV):
         col_v = v + tl.arange(0, BV)
         at_saved = pid * (K * V) + col_v[:, None] * K + col[None, :]
@@ -215,11 +242,7 @@ def local_grad(
         dstate = tl.load(dstates + at_saved, mask=in_saved, other=0.0)
         grad_q += _dot((_load(do, at1, live1, col_v, V).to(tl.float32) * SCALE).to(dtype), state)
         grad_w += _dot(_load(yw, at1, live1, col_v, V), dstate)
-    q_tile = _load(q, at1, live1, col, K)
-    w_tile = _load(w, at1, live1, col, K)
 
-    dn_tile = tl.load(_matrix(dn, pid, C, C))
-    dn_tile_t = tl.load(_matrix_t(dn, pid, C, C))
     grad_q += _dot(dn_tile, w_tile)
     grad_w += _dot(dn_tile_t, q_tile)
 
@@ -279,10 +302,13 @@ def _scan_forward(
     states = w.new_empty(B * H * chunks if save else 0, V, K)
     final = torch.empty_like(initial)
     with torch.cuda.device_of(w):
-        intra[(B * H * chunks,)](q, w, n, T, H, K=K, BK=BK, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, num_stages=1)
-        scan[(B * H, triton.cdiv(V, BLOCK))](
+        intra[(B * H * chunks,)](
+            q, w, n, T, H, K=K, BK=BK, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, num_stages=STAGES.get("intra", 1),
+            num_warps=WARPS["intra"],
+        )
+        scan[(B * H * triton.cdiv(V, BLOCK),)](
             w, yw, q, n, initial, o, states, final, T, H, K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, SAVE=save, SCALE=scale,
-            num_stages=stages,
+            num_stages=stages, num_warps=WARPS["scan"],
         )
     return o, final, (w, yw, q, n, states)
 
@@ -301,20 +327,24 @@ def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor, scale:
     dq = torch.empty_like(q)
     dw = torch.empty_like(w)
     with torch.cuda.device_of(w):
-        reverse_scan[(B * H, triton.cdiv(V, BLOCK))](
+        reverse_scan[(B * H * triton.cdiv(V, BLOCK),)](
             w, q, do, n, dfinal, dyw, dstates, dinitial, T, H, K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, SCALE=scale,
-            num_stages=stages,
+            num_stages=stages, num_warps=WARPS["reverse_scan"],
         )
-        couplings_grad[(B * H * chunks,)](do, yw, dn, T, H, V=V, BV=BV, C=CHUNK, SCALE=scale, num_stages=1)
-        local_grad[(B * H * chunks, triton.cdiv(K, BK))](
+        couplings_grad[(B * H * chunks,)](
+            do, yw, dn, T, H, V=V, BV=BV, C=CHUNK, SCALE=scale, num_stages=STAGES.get("couplings_grad", 1),
+            num_warps=WARPS["couplings_grad"],
+        )
+        local_grad[(B * H * chunks * triton.cdiv(K, BK),)](
             q, w, do, yw, dn, states, dstates, dq, dw, T, H, K=K, V=V, BK=BK, BV=BV, C=CHUNK,
-            LEVELS=CHUNK.bit_length() - 1, SCALE=scale, num_stages=1,
+            LEVELS=CHUNK.bit_length() - 1, SCALE=scale, num_stages=STAGES.get("local_grad", 1),
+            num_warps=WARPS["local_grad"],
         )
     return dw, dyw, dq, dinitial
 
 
 def _decode(w: Tensor, yw: Tensor, q: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """The reads [B, 1, H, reads, V] of one token and the state after it, in float32, from its rows in float32."""
+    """The reads [B, 1, H, reads, V] of one token and the state after it, from its rows, all in float32."""
     before = S.float().contiguous()
     B, T, H, _, K = w.shape
     V = S.shape[-1]
@@ -406,4 +436,4 @@ def step(state: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor
     K = q.shape[-1]
     rows = _prologue(q, k, v, torch.float32)
     reads, state = _decode(*rows, state)
-    return (reads.squeeze(3) * (1 / math.sqrt(K))).squeeze(1), state
+    return (reads * (1 / math.sqrt(K))).squeeze(3).squeeze(1), state

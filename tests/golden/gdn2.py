@@ -20,6 +20,8 @@ from torch import Tensor
 
 CHUNK = 32  # tokens of a chunk
 COLUMNS = 64  # of a tile, half in float32
+STAGES = {}
+WARPS = {"intra": 4, "keys": 4, "values": 4, "scan": 4, "reverse_scan": 4, "couplings_grad": 4, "local_grad": 4}
 
 
 @triton.jit
@@ -30,25 +32,42 @@ def _locate(sequence, token, slot, T, H, ROWS: tl.constexpr):
 
 
 @triton.jit
+def _mask(live, col, D: tl.constexpr):
+    """Which elements of a [row, col] tile there are; a whole number of blocks of columns needs no look at them."""
+    if (D + col.shape[0] - 1) // col.shape[0] * col.shape[0] == D:
+        return live[:, None]
+    else:
+        return live[:, None] & (col < D)[None, :]
+
+
+@triton.jit
+def _mask_t(live, col, D: tl.constexpr):
+    if (D + col.shape[0] - 1) // col.shape[0] * col.shape[0] == D:
+        return live[None, :]
+    else:
+        return live[None, :] & (col < D)[:, None]
+
+
+@triton.jit
 def _load(x, row, live, col, D: tl.constexpr):
     """Rows of x as a [row, col] tile, zero where there is none."""
-    return tl.load(x + row[:, None] * D + col[None, :], mask=live[:, None] & (col < D)[None, :], other=0.0)
+    return tl.load(x + row[:, None] * D + col[None, :], mask=_mask(live, col, D), other=0.0)
 
 
 @triton.jit
 def _load_t(x, row, live, col, D: tl.constexpr):
     """Rows of x as a [col, row] tile. A tile needed both ways is loaded twice, never transposed in registers."""
-    return tl.load(x + row[None, :] * D + col[:, None], mask=live[None, :] & (col < D)[:, None], other=0.0)
+    return tl.load(x + row[None, :] * D + col[:, None], mask=_mask_t(live, col, D), other=0.0)
 
 
 @triton.jit
 def _store(x, row, live, col, D: tl.constexpr, tile):
-    tl.store(x + row[:, None] * D + col[None, :], tile, mask=live[:, None] & (col < D)[None, :])
+    tl.store(x + row[:, None] * D + col[None, :], tile, mask=_mask(live, col, D))
 
 
 @triton.jit
 def _store_t(x, row, live, col, D: tl.constexpr, tile):
-    tl.store(x + row[None, :] * D + col[:, None], tile, mask=live[None, :] & (col < D)[:, None])
+    tl.store(x + row[None, :] * D + col[:, None], tile, mask=_mask_t(live, col, D))
 
 
 @triton.jit
@@ -70,6 +89,33 @@ def _dot(a, b):
 
 
 @triton.jit
+def _dot_for(a, b, dtype: tl.constexpr):
+    """A product of float32 tiles, as exact as tiles of `dtype` deserve: one TF32 product, or three."""
+    return tl.dot(a, b, input_precision="tf32" if dtype == tl.bfloat16 else "tf32x3")
+
+
+@triton.jit
+def _sums(inside, x, dtype: tl.constexpr):
+    """inside @ x for a 0/1 matrix: no difference of long sums is ever taken.
+
+    Beside bfloat16 tiles, x goes in as a high and a low part, 16 bits of it in all; what is bfloat16 has no low part.
+    """
+    if x.dtype == tl.bfloat16:
+        return tl.dot(inside.to(tl.bfloat16), x)
+    elif dtype == tl.bfloat16:
+        high = x.to(tl.bfloat16)
+        total = tl.dot(inside.to(tl.bfloat16), high)
+        return tl.dot(inside.to(tl.bfloat16), (x - high.to(tl.float32)).to(tl.bfloat16), total)
+    else:
+        return _dot(inside.to(tl.float32), x)
+
+
+@triton.jit
+def _exp(x):
+    return tl.exp2(x * 1.4426950408889634)
+
+
+@triton.jit
 def _meet(left, right, level):
     """Pairs (left after right) whose highest differing bit is `level`: each such pair has exactly one level."""
     upper = ((left >> level) & 1) != 0
@@ -77,36 +123,47 @@ def _meet(left, right, level):
 
 
 @triton.jit
-def _meet_t(left, right, level):
-    """The transpose of `_meet`."""
-    upper = ((left >> level) & 1) != 0
-    return upper[None, :] & (((left >> level) ^ 1)[None, :] == (right >> level)[:, None])
+def _across(tau, level):
+    """Pairs of tokens whose highest differing bit is `level`, whichever is later."""
+    return ((tau >> level) ^ 1)[:, None] == (tau >> level)[None, :]
+
+
+@triton.jit
+def _either(above, upper, lower, x):
+    """(upper where `above`, else lower) * x in the tiles' dtype; `above` is a column."""
+    if upper.dtype == tl.bfloat16:
+        mask = tl.broadcast_to(tl.where(above, -1, 0).to(tl.int16), upper.shape)
+        return tl.inline_asm_elementwise(
+            "{ .reg .b32 t, z; mov.b32 z, 0x80008000; lop3.b32 t, $1, $2, $3, 0xCA; fma.rn.bf16x2 $0, t, $4, z; }",
+            "=r,r,r,r,r", [mask, upper, lower, x.to(tl.bfloat16)], dtype=tl.bfloat16, is_pure=True, pack=2,
+        )
+    else:
+        return tl.where(above, upper, lower) * x
 
 
 @triton.jit
 def _log_decay(g, sequence, token, T, H, col, K: tl.constexpr):
-    """Log decays of the chunk's tokens in units of log 2, zero past the end, and bounded: exp(-1e4) is 0."""
+    """Log decays of the chunk's tokens, zero past the end. Their sums stay finite: exp of the least is 0 already."""
     row = (sequence // H * T + token) * H + sequence % H
-    log = _load(g, row, token < T, col, K).to(tl.float32)
-    return tl.maximum(log, -10000.0) * 1.4426950408889634
+    mask = (token < T)[:, None] & (col < K)[None, :]
+    decay = tl.load(g + row[:, None] * K + col[None, :], mask=mask, other=0.0)
+    return tl.maximum(decay, -10000.0, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
-def _from_start(decay, end, tau):
+def _from_start(decay, end, tau, dtype: tl.constexpr):
     """exp of the decays up to and with token `end`."""
-    upto = (tau[None, :] <= end[:, None]).to(tl.float32)
-    return tl.exp2(_dot(upto, decay))
+    return _exp(_sums(tau[None, :] <= end[:, None], decay, dtype))
 
 
 @triton.jit
-def _to_end(decay, token, tau):
+def _to_end(decay, token, tau, dtype: tl.constexpr):
     """exp of the decays after `token`."""
-    after = (tau[None, :] > token[:, None]).to(tl.float32)
-    return tl.exp2(_dot(after, decay))
+    return _exp(_sums(tau[None, :] > token[:, None], decay, dtype))
 
 
 @triton.jit
-def _to_reference(decay, token, end, tau, level):
+def _to_reference(decay, token, end, tau, level, dtype: tl.constexpr):
     """exp of the decays between each row and its reference at a dyadic level.
 
     A group of 2 << level tokens has its reference between its halves. A row of the upper half takes the decays from
@@ -114,22 +171,22 @@ def _to_reference(decay, token, end, tau, level):
     decay between the two rows. Every exponent is a sum of log decays, and no row looks past its own token's group half.
     """
     middle = ((token >> level) | 1) << level
-    upper = (tau[None, :] >= middle[:, None]) & (tau[None, :] <= end[:, None])
-    lower = (tau[None, :] > token[:, None]) & (tau[None, :] < middle[:, None])
-    inside = tl.where(((token >> level) & 1)[:, None] != 0, upper, lower).to(tl.float32)
-    return tl.exp2(_dot(inside, decay))
+    above = ((token >> level) & 1) != 0
+    first = tl.where(above, middle, token + 1)
+    last = tl.where(above, end, middle - 1)
+    return _exp(_sums((tau[None, :] >= first[:, None]) & (tau[None, :] <= last[:, None]), decay, dtype))
 
 
 @triton.jit
-def _seen(x, end, tau):
+def _seen(x, end, tau, dtype: tl.constexpr):
     """For each token the sum of x over the rows that have seen its decay."""
-    return _dot((tau[:, None] <= end[None, :]).to(tl.float32), x)
+    return _sums(tau[:, None] <= end[None, :], x, dtype)
 
 
 @triton.jit
-def _ahead(x, token, tau):
+def _ahead(x, token, tau, dtype: tl.constexpr):
     """For each token the sum of x over the rows written before it."""
-    return _dot((tau[:, None] > token[None, :]).to(tl.float32), x)
+    return _sums(tau[:, None] > token[None, :], x, dtype)
 
 
 @triton.jit
@@ -201,33 +258,26 @@ def intra(
     at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
     dtype: tl.constexpr = p.dtype.element_ty
 
-    a = tl.zeros([C, C], tl.float32)
-    m = tl.zeros([C, C], tl.float32)
-
-    for level in range(LEVELS):
-        z_a = tl.zeros([C, C], tl.float32)
-        z_m = tl.zeros([C, C], tl.float32)
-        for k in range(0, K, BK):
-            col = k + tl.arange(0, BK)
-            decay = _log_decay(g, sequence, first + tau, T, H, col, K)
-            x1 = _to_reference(decay, t1, t1, tau, level)
-            e_tile = (_load(e, at1, live1, col, K) * x1).to(dtype)
-            q_tile = (_load(q, at1, live1, col, K) * x1).to(dtype)
-            p_tile = (_load(p, at1, live1, col, K) * x1).to(dtype)
-            z_a += _dot(e_tile, tl.trans(p_tile))
-            z_m += _dot(q_tile, tl.trans(p_tile))
-        a += tl.where(_meet(t1, t1, level), z_a, 0.0)
-        m += tl.where(_meet(t1, t1, level), z_m, 0.0)
-
-    # Within a token no decay stands between the two rows.
-    z_m = tl.zeros([C, C], tl.float32)
+    level_rows = tl.zeros([C, C], tl.float32)
+    own = tl.zeros([C], tl.float32)
     for k in range(0, K, BK):
         col = k + tl.arange(0, BK)
+        decay = _log_decay(g, sequence, first + tau, T, H, col, K)
+        e_tile = _load(e, at1, live1, col, K)
         q_tile = _load(q, at1, live1, col, K)
         p_tile = _load(p, at1, live1, col, K)
-        z_m += _dot(q_tile, tl.trans(p_tile))
-    same = t1[:, None] == t1[None, :]
-    m += tl.where(same, z_m, 0.0)
+        own += tl.sum(q_tile.to(tl.float32) * p_tile.to(tl.float32), 1)
+        for level in range(LEVELS):
+            above = ((tau >> level) & 1)[:, None] != 0
+            x1 = _to_reference(decay, tau, tau, tau, level, dtype)
+            e_p = _either(above, e_tile, p_tile, x1)
+            q_p = _either(above, q_tile, p_tile, x1)
+            z = _dot(e_p, tl.trans(q_p))
+            level_rows += tl.where(_across(tau, level), z, 0.0)
+    earlier = tau[None, :] < tau[:, None]
+    a = tl.where(earlier, level_rows, 0.0)
+    m = tl.where(tau[:, None] < tau[None, :], level_rows, 0.0)
+    m += tl.where(tau[:, None] == tau[None, :], own[:, None], 0.0)
 
     # Exact block substitution from single rows upwards:
     # [[X, 0], [A, Y]]^-1 = [[X^-1, 0], [-Y^-1 A X^-1, Y^-1]].
@@ -236,8 +286,8 @@ def intra(
     inverse = identity - tl.where(_meet(row, row, 0), a, 0.0)
     for level in range(1, LEVELS):
         lower = tl.where(_meet(row, row, level), a, 0.0)
-        lower = _dot(inverse, lower)
-        inverse -= _dot(lower, inverse)
+        lower = _dot_for(inverse, lower, dtype)
+        inverse -= _dot_for(lower, inverse, dtype)
     tl.store(_matrix(inverse_out, pid, C, C), inverse.to(dtype))
     tl.store(_matrix(m_out, pid, C, C), m.to(dtype))
 
@@ -245,36 +295,38 @@ def intra(
 @triton.jit(do_not_specialize=["T", "H"])
 def keys(e, q, p, g, inverse, solved, q_out, p_out, total, T, H, K: tl.constexpr, BK: tl.constexpr, C: tl.constexpr):
     """The chunk's rows as the scan needs them, decayed to its start or end."""
-    pid = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(0) % tl.cdiv(K, BK)
+    pid = (tl.program_id(0) // tl.cdiv(K, BK)).to(tl.int64)
     sequence = pid // tl.cdiv(T, C)
     first = pid % tl.cdiv(T, C) * C
     tau = tl.arange(0, C)
     t1 = tau
     at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
     dtype: tl.constexpr = e.dtype.element_ty
-    col = tl.program_id(1) * BK + tl.arange(0, BK)
+    col = block * BK + tl.arange(0, BK)
     decay = _log_decay(g, sequence, first + tau, T, H, col, K)
 
-    e_tile = (_load(e, at1, live1, col, K) * _from_start(decay, t1, tau)).to(dtype)
+    e_tile = (_load(e, at1, live1, col, K) * _from_start(decay, t1, tau, dtype)).to(dtype)
     solve = tl.load(_matrix(inverse, pid, C, C))
     w_tile = _dot(solve, e_tile)
     _store(solved, at1, live1, col, K, w_tile.to(dtype))
-    _store(q_out, at1, live1, col, K, (_load(q, at1, live1, col, K) * _from_start(decay, t1, tau)).to(dtype))
-    _store(p_out, at1, live1, col, K, (_load(p, at1, live1, col, K) * _to_end(decay, t1, tau)).to(dtype))
-    tl.store(total + pid * K + col, tl.exp2(tl.sum(decay, 0)), mask=col < K)
+    _store(q_out, at1, live1, col, K, (_load(q, at1, live1, col, K) * _from_start(decay, t1, tau, dtype)).to(dtype))
+    _store(p_out, at1, live1, col, K, (_load(p, at1, live1, col, K) * _to_end(decay, t1, tau, dtype)).to(dtype))
+    tl.store(total + pid * K + col, _exp(tl.sum(decay.to(tl.float32), 0)), mask=col < K)
 
 
 @triton.jit(do_not_specialize=["T", "H"])
 def values(y, inverse, solved, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.constexpr):
     """The values that the chunk's erasing rows would write to a zero state."""
-    pid = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(0) % tl.cdiv(V, BV)
+    pid = (tl.program_id(0) // tl.cdiv(V, BV)).to(tl.int64)
     sequence = pid // tl.cdiv(T, C)
     first = pid % tl.cdiv(T, C) * C
     tau = tl.arange(0, C)
     t1 = tau
     at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
     dtype: tl.constexpr = y.dtype.element_ty
-    col = tl.program_id(1) * BV + tl.arange(0, BV)
+    col = block * BV + tl.arange(0, BV)
 
     y_tile = _load(y, at1, live1, col, V)
     solve = tl.load(_matrix(inverse, pid, C, C))
@@ -287,11 +339,12 @@ def scan(
     KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SAVE: tl.constexpr, SCALE: tl.constexpr,
 ):
     """All chunks of a sequence and head in time order, for a block of value columns."""
-    sequence = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(0) % tl.cdiv(V, BV)
+    sequence = (tl.program_id(0) // tl.cdiv(V, BV)).to(tl.int64)
     chunks = tl.cdiv(T, C)
     tau = tl.arange(0, C)
     col_k = tl.arange(0, KP)
-    col_v = tl.program_id(1) * BV + tl.arange(0, BV)
+    col_v = block * BV + tl.arange(0, BV)
     at_state = sequence * (K * V) + col_k[None, :] * V + col_v[:, None]
     in_state = (col_k < K)[None, :] & (col_v < V)[:, None]
     dtype: tl.constexpr = states.dtype.element_ty
@@ -311,8 +364,8 @@ def scan(
         if SAVE:
             _store_t(u, at1, live1, col_v, V, u_tile)
         out = _dot(state_tile, _load_t(q, at1, live1, col_k, K))
-        out += _dot(u_tile, tl.load(_matrix_t(m, number, C, C)))
-        _store_t(o, at1, live1, col_v, V, out * SCALE)
+        out += _dot(u_tile, tl.load(_matrix(m, number, C, C)))
+        _store_t(o, at1, live1, col_v, V, (out * SCALE).to(o.dtype.element_ty))
         state *= tl.load(total + number * K + col_k, mask=col_k < K, other=0.0)[None, :]
         state += _dot(u_tile, _load(p, at1, live1, col_k, K))
     tl.store(final + at_state, state, mask=in_state)
@@ -324,11 +377,12 @@ def reverse_scan(
     KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SCALE: tl.constexpr,
 ):
     """All chunks of a sequence and head against time, for a block of value columns."""
-    sequence = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(0) % tl.cdiv(V, BV)
+    sequence = (tl.program_id(0) // tl.cdiv(V, BV)).to(tl.int64)
     chunks = tl.cdiv(T, C)
     tau = tl.arange(0, C)
     col_k = tl.arange(0, KP)
-    col_v = tl.program_id(1) * BV + tl.arange(0, BV)
+    col_v = block * BV + tl.arange(0, BV)
     at_state = sequence * (K * V) + col_k[None, :] * V + col_v[:, None]
     in_state = (col_k < K)[None, :] & (col_v < V)[:, None]
     dtype: tl.constexpr = dstates.dtype.element_ty
@@ -344,7 +398,7 @@ def reverse_scan(
         tl.store(dstates + at_saved, dstate_tile, mask=in_state)
         do_tile = (_load_t(do, at1, live1, col_v, V).to(tl.float32) * SCALE).to(dtype)
         du_tile = _dot(dstate_tile, _load_t(p, at1, live1, col_k, K))
-        du_tile += _dot(do_tile, tl.load(_matrix(m, number, C, C)))
+        du_tile += _dot(do_tile, tl.load(_matrix_t(m, number, C, C)))
         du_tile = du_tile.to(dtype)
         solve = tl.load(_matrix(inverse, number, C, C))
         dy_tile = _dot(du_tile, solve).to(dtype)
@@ -375,12 +429,15 @@ def couplings_grad(dy, do, u, da, dm, T, H, V: tl.constexpr, BV: tl.constexpr, C
         p_tile = _load_t(u, at1, live1, col, V)
         z_a -= _dot(e_tile, p_tile)
         z_m += _dot(q_tile, p_tile)
-    seen = t1[None, :] < t1[:, None]
-    tl.store(_matrix(da, pid, C, C), tl.where(seen, z_a, 0.0).to(dtype))
-    seen = t1[None, :] < t1[:, None]
-    same = t1[:, None] == t1[None, :]
-    seen |= same
-    tl.store(_matrix(dm, pid, C, C), tl.where(seen, z_m, 0.0).to(dtype))
+    row = tl.arange(0, C)
+    both = tl.where(row[None, :] < row[:, None], z_a, 0.0)
+    both += tl.trans(both)
+    tl.store(_matrix(da, pid, C, C), both.to(dtype))
+    row = tl.arange(0, C)
+    both = tl.where(row[None, :] < row[:, None], z_m, 0.0)
+    both += tl.trans(both)
+    both += tl.where(row[None, :] == row[:, None], z_m, 0.0)
+    tl.store(_matrix(dm, pid, C, C), both.to(dtype))
 
 
 @triton.jit(do_not_specialize=["T", "H"])
@@ -389,19 +446,27 @@ def local_grad(
     BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, SCALE: tl.constexpr,
 ):
     """Gradients of the chunk's covectors, directions and log decays, for a block of K."""
-    pid = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(0) % tl.cdiv(K, BK)
+    pid = (tl.program_id(0) // tl.cdiv(K, BK)).to(tl.int64)
     sequence = pid // tl.cdiv(T, C)
     first = pid % tl.cdiv(T, C) * C
     tau = tl.arange(0, C)
     t1 = tau
     at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
     dtype: tl.constexpr = p.dtype.element_ty
-    col = tl.program_id(1) * BK + tl.arange(0, BK)
+    col = block * BK + tl.arange(0, BK)
 
     grad_e = tl.zeros([C, BK], tl.float32)
     grad_q = tl.zeros([C, BK], tl.float32)
     grad_p = tl.zeros([C, BK], tl.float32)
     dtotal = tl.zeros([BK], tl.float32)
+    # All that does not depend on the loop below is loaded before it, to be there after it.
+    e_tile = _load(e, at1, live1, col, K)
+    q_tile = _load(q, at1, live1, col, K)
+    p_tile = _load(p, at1, live1, col, K)
+    decay = _log_decay(g, sequence, first + tau, T, H, col, K)
+    da_tile = tl.load(_matrix(da, pid, C, C))
+    dm_tile = tl.load(_matrix(dm, pid, C, C))
     for v in range(0, V, BV):
         col_v = v + tl.arange(0, BV)
         at_saved = pid * (K * V) + col_v[:, None] * K + col[None, :]
@@ -412,49 +477,34 @@ def local_grad(
         grad_q += _dot((_load(do, at1, live1, col_v, V).to(tl.float32) * SCALE).to(dtype), state)
         grad_p += _dot(_load(u, at1, live1, col_v, V), dstate)
         dtotal += tl.sum(state.to(tl.float32) * dstate.to(tl.float32), 0)
-    e_tile = _load(e, at1, live1, col, K)
-    q_tile = _load(q, at1, live1, col, K)
-    p_tile = _load(p, at1, live1, col, K)
-    decay = _log_decay(g, sequence, first + tau, T, H, col, K)
-    grad_e *= _from_start(decay, t1, tau)
-    grad_q *= _from_start(decay, t1, tau)
-    grad_p *= _to_end(decay, t1, tau)
+    grad_e *= _from_start(decay, t1, tau, dtype)
+    grad_q *= _from_start(decay, t1, tau, dtype)
+    grad_p *= _to_end(decay, t1, tau, dtype)
 
     pair_p = tl.zeros([C, BK], tl.float32)
-    da_tile = tl.load(_matrix(da, pid, C, C))
-    da_tile_t = tl.load(_matrix_t(da, pid, C, C))
-    dm_tile = tl.load(_matrix(dm, pid, C, C))
-    dm_tile_t = tl.load(_matrix_t(dm, pid, C, C))
     for level in range(LEVELS):
-        x1 = _to_reference(decay, t1, t1, tau, level)
-        e_x = (e_tile * x1).to(dtype)
-        q_x = (q_tile * x1).to(dtype)
-        p_x = (p_tile * x1).to(dtype)
-        meet = _meet(t1, t1, level)
-        z = _dot(tl.where(meet, da_tile, 0.0).to(dtype), p_x)
-        grad_e += z * x1
-        meet = _meet_t(t1, t1, level)
-        z = _dot(tl.where(meet, da_tile_t, 0.0).to(dtype), e_x)
-        pair_p += z * x1
-        meet = _meet(t1, t1, level)
-        z = _dot(tl.where(meet, dm_tile, 0.0).to(dtype), p_x)
-        grad_q += z * x1
-        meet = _meet_t(t1, t1, level)
-        z = _dot(tl.where(meet, dm_tile_t, 0.0).to(dtype), q_x)
-        pair_p += z * x1
+        above = ((tau >> level) & 1)[:, None] != 0
+        x1 = _to_reference(decay, tau, tau, tau, level, dtype)
+        e_p = _either(above, e_tile, p_tile, x1)
+        q_p = _either(above, q_tile, p_tile, x1)
+        across = _across(tau, level)
+        x_above = tl.where(above, x1, 0.0)
+        z = _dot(tl.where(across, da_tile, 0.0).to(dtype), e_p)
+        grad_e += z * x_above
+        pair_p += z * (x1 - x_above)
+        z = _dot(tl.where(across, dm_tile, 0.0).to(dtype), q_p)
+        grad_q += z * x_above
+        pair_p += z * (x1 - x_above)
 
-    ddecay = tl.zeros([C, BK], tl.float32) + (dtotal * tl.exp2(tl.sum(decay, 0)))[None, :]
-    ddecay += _seen(e_tile * grad_e, t1, tau)
-    ddecay += _seen(q_tile * grad_q, t1, tau)
-    ddecay += _ahead(p_tile * grad_p, t1, tau)
-    ddecay -= _seen(p_tile * pair_p, t1, tau)
+    ddecay = tl.zeros([C, BK], tl.float32) + (dtotal * _exp(tl.sum(decay.to(tl.float32), 0)))[None, :]
+    ddecay += _seen(e_tile * grad_e + q_tile * grad_q - p_tile * pair_p, t1, tau, dtype)
+    ddecay += _ahead(p_tile * grad_p, t1, tau, dtype)
     grad_p += pair_p
     row, live = _locate(sequence, first + tau, 0, T, H, 1)
-    _store(dg, row, live, col, K, ddecay)
-    z = tl.where(t1[:, None] == t1[None, :], dm_tile, 0.0).to(dtype)
-    grad_q += _dot(z, p_tile)
-    z = tl.where(t1[:, None] == t1[None, :], dm_tile_t, 0.0).to(dtype)
-    grad_p += _dot(z, q_tile)
+    _store(dg, row, live, col, K, ddecay.to(dg.dtype.element_ty))
+    own = tl.sum(tl.where(tau[:, None] == tau[None, :], dm_tile, 0.0).to(tl.float32), 1)[:, None]
+    grad_q += own * p_tile
+    grad_p += own * q_tile
 
     _store(de, at1, live1, col, K, grad_e.to(dtype))
     _store(dq, at1, live1, col, K, grad_q.to(dtype))
@@ -517,21 +567,26 @@ def _scan_forward(
     solved_k, solved_v, u = torch.empty_like(e), torch.empty_like(y), torch.empty_like(y)
     q_decayed = torch.empty_like(q)
     p_decayed = torch.empty_like(p)
-    total = g.new_empty(B * H * chunks, K, dtype=torch.float32)
+    total = initial.new_empty(B * H * chunks, K)
     o = initial.new_empty(B, T, H, 1, V, dtype=dtype)
     states = p.new_empty(B * H * chunks if save else 0, V, K)
     final = torch.empty_like(initial)
     with torch.cuda.device_of(p):
         intra[(B * H * chunks,)](
-            e, q, p, g, inverse, m, T, H, K=K, BK=BK, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, num_stages=1,
+            e, q, p, g, inverse, m, T, H, K=K, BK=BK, C=CHUNK, LEVELS=CHUNK.bit_length() - 1,
+            num_stages=STAGES.get("intra", 1), num_warps=WARPS["intra"],
         )
-        keys[(B * H * chunks, triton.cdiv(K, BK))](
-            e, q, p, g, inverse, solved_k, q_decayed, p_decayed, total, T, H, K=K, BK=BK, C=CHUNK, num_stages=1,
+        keys[(B * H * chunks * triton.cdiv(K, BK),)](
+            e, q, p, g, inverse, solved_k, q_decayed, p_decayed, total, T, H, K=K, BK=BK, C=CHUNK,
+            num_stages=STAGES.get("keys", 1), num_warps=WARPS["keys"],
         )
-        values[(B * H * chunks, triton.cdiv(V, BV))](y, inverse, solved_v, T, H, V=V, BV=BV, C=CHUNK, num_stages=1)
-        scan[(B * H, triton.cdiv(V, BLOCK))](
+        values[(B * H * chunks * triton.cdiv(V, BV),)](
+            y, inverse, solved_v, T, H, V=V, BV=BV, C=CHUNK, num_stages=STAGES.get("values", 1),
+            num_warps=WARPS["values"],
+        )
+        scan[(B * H * triton.cdiv(V, BLOCK),)](
             solved_k, solved_v, p_decayed, q_decayed, m, total, initial, o, u, states, final, T, H, K=K, V=V, KP=KP,
-            BV=BLOCK, C=CHUNK, SAVE=save, SCALE=scale, num_stages=stages,
+            BV=BLOCK, C=CHUNK, SAVE=save, SCALE=scale, num_stages=stages, num_warps=WARPS["scan"],
         )
     return o, final, (e, p, q, g, inverse, solved_k, m, q_decayed, p_decayed, total, u, states)
 
@@ -551,22 +606,26 @@ def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor, scale:
     de = torch.empty_like(e)
     dq = torch.empty_like(q)
     dp = torch.empty_like(p)
-    dg = g.new_empty(B, T, H, K)
+    dg = torch.empty_like(g)
     with torch.cuda.device_of(p):
-        reverse_scan[(B * H, triton.cdiv(V, BLOCK))](
+        reverse_scan[(B * H * triton.cdiv(V, BLOCK),)](
             solved_k, p_decayed, inverse, q_decayed, do, m, total, dfinal, dy, dstates, dinitial, T, H, K=K, V=V, KP=KP,
-            BV=BLOCK, C=CHUNK, SCALE=scale, num_stages=stages,
+            BV=BLOCK, C=CHUNK, SCALE=scale, num_stages=stages, num_warps=WARPS["reverse_scan"],
         )
-        couplings_grad[(B * H * chunks,)](dy, do, u, da, dm, T, H, V=V, BV=BV, C=CHUNK, SCALE=scale, num_stages=1)
-        local_grad[(B * H * chunks, triton.cdiv(K, BK))](
+        couplings_grad[(B * H * chunks,)](
+            dy, do, u, da, dm, T, H, V=V, BV=BV, C=CHUNK, SCALE=scale, num_stages=STAGES.get("couplings_grad", 1),
+            num_warps=WARPS["couplings_grad"],
+        )
+        local_grad[(B * H * chunks * triton.cdiv(K, BK),)](
             e, q, p, g, dy, do, u, da, dm, states, dstates, de, dq, dp, dg, T, H, K=K, V=V, BK=BK, BV=BV, C=CHUNK,
-            LEVELS=CHUNK.bit_length() - 1, SCALE=scale, num_stages=1,
+            LEVELS=CHUNK.bit_length() - 1, SCALE=scale, num_stages=STAGES.get("local_grad", 1),
+            num_warps=WARPS["local_grad"],
         )
-    return de, dp, dy, dq, dg.unsqueeze(3), dinitial
+    return de, dp, dy, dq, dg, dinitial
 
 
 def _decode(e: Tensor, p: Tensor, y: Tensor, q: Tensor, g: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """The reads [B, 1, H, reads, V] of one token and the state after it, in float32, from its rows in float32."""
+    """The reads [B, 1, H, reads, V] of one token and the state after it, from its rows, all in float32."""
     before = S.float().contiguous()
     B, T, H, _, K = p.shape
     V = S.shape[-1]
@@ -683,4 +742,4 @@ def step(state: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, w
     K = q.shape[-1]
     rows = _prologue(q, k, v, g, b, w, torch.float32)
     reads, state = _decode(*rows, state)
-    return (reads.squeeze(3) * (1 / math.sqrt(K))).squeeze(1), state
+    return (reads * (1 / math.sqrt(K))).squeeze(3).squeeze(1), state

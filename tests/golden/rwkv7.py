@@ -18,6 +18,8 @@ from torch import Tensor
 
 CHUNK = 32  # tokens of a chunk
 COLUMNS = 64  # of a tile, half in float32
+STAGES = {}
+WARPS = {"intra": 4, "keys": 4, "values": 4, "scan": 4, "reverse_scan": 4, "couplings_grad": 4, "local_grad": 4}
 
 
 @triton.jit
@@ -28,25 +30,42 @@ def _locate(sequence, token, slot, T, H, ROWS: tl.constexpr):
 
 
 @triton.jit
+def _mask(live, col, D: tl.constexpr):
+    """Which elements of a [row, col] tile there are; a whole number of blocks of columns needs no look at them."""
+    if (D + col.shape[0] - 1) // col.shape[0] * col.shape[0] == D:
+        return live[:, None]
+    else:
+        return live[:, None] & (col < D)[None, :]
+
+
+@triton.jit
+def _mask_t(live, col, D: tl.constexpr):
+    if (D + col.shape[0] - 1) // col.shape[0] * col.shape[0] == D:
+        return live[None, :]
+    else:
+        return live[None, :] & (col < D)[:, None]
+
+
+@triton.jit
 def _load(x, row, live, col, D: tl.constexpr):
     """Rows of x as a [row, col] tile, zero where there is none."""
-    return tl.load(x + row[:, None] * D + col[None, :], mask=live[:, None] & (col < D)[None, :], other=0.0)
+    return tl.load(x + row[:, None] * D + col[None, :], mask=_mask(live, col, D), other=0.0)
 
 
 @triton.jit
 def _load_t(x, row, live, col, D: tl.constexpr):
     """Rows of x as a [col, row] tile. A tile needed both ways is loaded twice, never transposed in registers."""
-    return tl.load(x + row[None, :] * D + col[:, None], mask=live[None, :] & (col < D)[:, None], other=0.0)
+    return tl.load(x + row[None, :] * D + col[:, None], mask=_mask_t(live, col, D), other=0.0)
 
 
 @triton.jit
 def _store(x, row, live, col, D: tl.constexpr, tile):
-    tl.store(x + row[:, None] * D + col[None, :], tile, mask=live[:, None] & (col < D)[None, :])
+    tl.store(x + row[:, None] * D + col[None, :], tile, mask=_mask(live, col, D))
 
 
 @triton.jit
 def _store_t(x, row, live, col, D: tl.constexpr, tile):
-    tl.store(x + row[None, :] * D + col[:, None], tile, mask=live[None, :] & (col < D)[:, None])
+    tl.store(x + row[None, :] * D + col[:, None], tile, mask=_mask_t(live, col, D))
 
 
 @triton.jit
@@ -68,6 +87,33 @@ def _dot(a, b):
 
 
 @triton.jit
+def _dot_for(a, b, dtype: tl.constexpr):
+    """A product of float32 tiles, as exact as tiles of `dtype` deserve: one TF32 product, or three."""
+    return tl.dot(a, b, input_precision="tf32" if dtype == tl.bfloat16 else "tf32x3")
+
+
+@triton.jit
+def _sums(inside, x, dtype: tl.constexpr):
+    """inside @ x for a 0/1 matrix: no difference of long sums is ever taken.
+
+    Beside bfloat16 tiles, x goes in as a high and a low part, 16 bits of it in all; what is bfloat16 has no low part.
+    """
+    if x.dtype == tl.bfloat16:
+        return tl.dot(inside.to(tl.bfloat16), x)
+    elif dtype == tl.bfloat16:
+        high = x.to(tl.bfloat16)
+        total = tl.dot(inside.to(tl.bfloat16), high)
+        return tl.dot(inside.to(tl.bfloat16), (x - high.to(tl.float32)).to(tl.bfloat16), total)
+    else:
+        return _dot(inside.to(tl.float32), x)
+
+
+@triton.jit
+def _exp(x):
+    return tl.exp2(x * 1.4426950408889634)
+
+
+@triton.jit
 def _meet(left, right, level):
     """Pairs (left after right) whose highest differing bit is `level`: each such pair has exactly one level."""
     upper = ((left >> level) & 1) != 0
@@ -82,29 +128,40 @@ def _meet_t(left, right, level):
 
 
 @triton.jit
+def _scaled(tile, x):
+    """tile * x in the tile's dtype; bfloat16 in pairs."""
+    if tile.dtype == tl.bfloat16:
+        return tl.inline_asm_elementwise(
+            "{ .reg .b32 z; mov.b32 z, 0x80008000; fma.rn.bf16x2 $0, $1, $2, z; }", "=r,r,r", [tile, x.to(tl.bfloat16)],
+            dtype=tl.bfloat16, is_pure=True, pack=2,
+        )
+    else:
+        return tile * x
+
+
+@triton.jit
 def _log_decay(g, sequence, token, T, H, col, K: tl.constexpr):
-    """Log decays of the chunk's tokens in units of log 2, zero past the end, and bounded: exp(-1e4) is 0."""
+    """Log decays of the chunk's tokens, zero past the end. Their sums stay finite: exp of the least is 0 already."""
     row = (sequence // H * T + token) * H + sequence % H
-    log = _load(g, row, token < T, col, K).to(tl.float32)
-    return tl.maximum(log, -10000.0) * 1.4426950408889634
+    mask = (token < T)[:, None] & (col < K)[None, :]
+    decay = tl.load(g + row[:, None] * K + col[None, :], mask=mask, other=0.0)
+    return tl.maximum(decay, -10000.0, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
-def _from_start(decay, end, tau):
+def _from_start(decay, end, tau, dtype: tl.constexpr):
     """exp of the decays up to and with token `end`."""
-    upto = (tau[None, :] <= end[:, None]).to(tl.float32)
-    return tl.exp2(_dot(upto, decay))
+    return _exp(_sums(tau[None, :] <= end[:, None], decay, dtype))
 
 
 @triton.jit
-def _to_end(decay, token, tau):
+def _to_end(decay, token, tau, dtype: tl.constexpr):
     """exp of the decays after `token`."""
-    after = (tau[None, :] > token[:, None]).to(tl.float32)
-    return tl.exp2(_dot(after, decay))
+    return _exp(_sums(tau[None, :] > token[:, None], decay, dtype))
 
 
 @triton.jit
-def _to_reference(decay, token, end, tau, level):
+def _to_reference(decay, token, end, tau, level, dtype: tl.constexpr):
     """exp of the decays between each row and its reference at a dyadic level.
 
     A group of 2 << level tokens has its reference between its halves. A row of the upper half takes the decays from
@@ -112,22 +169,22 @@ def _to_reference(decay, token, end, tau, level):
     decay between the two rows. Every exponent is a sum of log decays, and no row looks past its own token's group half.
     """
     middle = ((token >> level) | 1) << level
-    upper = (tau[None, :] >= middle[:, None]) & (tau[None, :] <= end[:, None])
-    lower = (tau[None, :] > token[:, None]) & (tau[None, :] < middle[:, None])
-    inside = tl.where(((token >> level) & 1)[:, None] != 0, upper, lower).to(tl.float32)
-    return tl.exp2(_dot(inside, decay))
+    above = ((token >> level) & 1) != 0
+    first = tl.where(above, middle, token + 1)
+    last = tl.where(above, end, middle - 1)
+    return _exp(_sums((tau[None, :] >= first[:, None]) & (tau[None, :] <= last[:, None]), decay, dtype))
 
 
 @triton.jit
-def _seen(x, end, tau):
+def _seen(x, end, tau, dtype: tl.constexpr):
     """For each token the sum of x over the rows that have seen its decay."""
-    return _dot((tau[:, None] <= end[None, :]).to(tl.float32), x)
+    return _sums(tau[:, None] <= end[None, :], x, dtype)
 
 
 @triton.jit
-def _ahead(x, token, tau):
+def _ahead(x, token, tau, dtype: tl.constexpr):
     """For each token the sum of x over the rows written before it."""
-    return _dot((tau[:, None] > token[None, :]).to(tl.float32), x)
+    return _sums(tau[:, None] > token[None, :], x, dtype)
 
 
 @triton.jit
@@ -181,17 +238,6 @@ def epilogue(
     reads = _load(reads_in, row, live, col_v, V).to(tl.float32)
     rest = tl.sum(r * (u * k), 1, keep_dims=True) * v
     _store(o_out, row, live, col_v, V, reads + rest)
-
-
-@triton.jit(do_not_specialize=["T", "H"])
-def epilogue_grad(do_in, dreads_out, T, H, V: tl.constexpr, VP: tl.constexpr, ROWS: tl.constexpr):
-    """The gradient of what the scan has read."""
-    pid = tl.program_id(0).to(tl.int64)
-    row = pid * ROWS + tl.arange(0, ROWS)
-    live = row < T * H
-    col_v = tl.arange(0, VP)
-    do = _load(do_in, row, live, col_v, V).to(tl.float32)
-    _store(dreads_out, row, live, col_v, V, do)
 
 
 @triton.jit(do_not_specialize=["T", "H"])
@@ -253,45 +299,39 @@ def intra(
     a = tl.zeros([C, C], tl.float32)
     b = tl.zeros([C, C], tl.float32)
     m = tl.zeros([C, C], tl.float32)
+    own_m = tl.zeros([C, C], tl.float32)
     n = tl.zeros([C, C], tl.float32)
+    own_n = tl.zeros([C, C], tl.float32)
 
-    for level in range(LEVELS):
-        z_a = tl.zeros([C, C], tl.float32)
-        z_b = tl.zeros([C, C], tl.float32)
-        z_m = tl.zeros([C, C], tl.float32)
-        z_n = tl.zeros([C, C], tl.float32)
-        for k in range(0, K, BK):
-            col = k + tl.arange(0, BK)
-            decay = _log_decay(g, sequence, first + tau, T, H, col, K)
-            x_e = _to_reference(decay, t1, end_e, tau, level)
-            x1 = _to_reference(decay, t1, t1, tau, level)
-            e_tile = (_load(e, at1, live1, col, K) * x_e).to(dtype)
-            q_tile = (_load(q, at1, live1, col, K) * x1).to(dtype)
-            p_tile = (_load(p, at1, live1, col, K) * x1).to(dtype)
-            w_tile = (_load(w, at1, live1, col, K) * x1).to(dtype)
-            z_a += _dot(e_tile, tl.trans(p_tile))
-            z_b += _dot(e_tile, tl.trans(w_tile))
-            z_m += _dot(q_tile, tl.trans(p_tile))
-            z_n += _dot(q_tile, tl.trans(w_tile))
-        a += tl.where(_meet(t1, t1, level), z_a, 0.0)
-        b += tl.where(_meet(t1, t1, level), z_b, 0.0)
-        m += tl.where(_meet(t1, t1, level), z_m, 0.0)
-        n += tl.where(_meet(t1, t1, level), z_n, 0.0)
-
-    # Within a token no decay stands between the two rows.
-    z_m = tl.zeros([C, C], tl.float32)
-    z_n = tl.zeros([C, C], tl.float32)
     for k in range(0, K, BK):
         col = k + tl.arange(0, BK)
+        decay = _log_decay(g, sequence, first + tau, T, H, col, K)
+        e_tile = _load(e, at1, live1, col, K)
         q_tile = _load(q, at1, live1, col, K)
         p_tile = _load(p, at1, live1, col, K)
         w_tile = _load(w, at1, live1, col, K)
-        z_m += _dot(q_tile, tl.trans(p_tile))
-        z_n += _dot(q_tile, tl.trans(w_tile))
-    same = t1[:, None] == t1[None, :]
-    m += tl.where(same, z_m, 0.0)
-    same = t1[:, None] == t1[None, :]
-    n += tl.where(same, z_n, 0.0)
+        own_m += _dot(p_tile, tl.trans(q_tile))
+        own_n += _dot(w_tile, tl.trans(q_tile))
+        for level in range(LEVELS):
+            x_e = _to_reference(decay, t1, end_e, tau, level, dtype)
+            x1 = _to_reference(decay, t1, t1, tau, level, dtype)
+            e_x = _scaled(e_tile, x_e)
+            q_x = _scaled(q_tile, x1)
+            p_x = _scaled(p_tile, x1)
+            w_x = _scaled(w_tile, x1)
+            meet = _meet(t1, t1, level)
+            a += tl.where(meet, _dot(e_x, tl.trans(p_x)), 0.0)
+            meet = _meet(t1, t1, level)
+            b += tl.where(meet, _dot(e_x, tl.trans(w_x)), 0.0)
+            meet = _meet_t(t1, t1, level)
+            m += tl.where(meet, _dot(p_x, tl.trans(q_x)), 0.0)
+            meet = _meet_t(t1, t1, level)
+            n += tl.where(meet, _dot(w_x, tl.trans(q_x)), 0.0)
+    # Within a token no decay stands between the two rows.
+    same = t1[None, :] == t1[:, None]
+    m += tl.where(same, own_m, 0.0)
+    same = t1[None, :] == t1[:, None]
+    n += tl.where(same, own_n, 0.0)
 
     # Exact block substitution from single rows upwards:
     # [[X, 0], [A, Y]]^-1 = [[X^-1, 0], [-Y^-1 A X^-1, Y^-1]].
@@ -300,8 +340,8 @@ def intra(
     inverse = identity - tl.where(_meet(row, row, 0), a, 0.0)
     for level in range(1, LEVELS):
         lower = tl.where(_meet(row, row, level), a, 0.0)
-        lower = _dot(inverse, lower)
-        inverse -= _dot(lower, inverse)
+        lower = _dot_for(inverse, lower, dtype)
+        inverse -= _dot_for(lower, inverse, dtype)
     tl.store(_matrix(inverse_out, pid, C, C), inverse.to(dtype))
     tl.store(_matrix(b_out, pid, C, C), b.to(dtype))
     tl.store(_matrix(m_out, pid, C, C), m.to(dtype))
@@ -314,7 +354,8 @@ def keys(
     C: tl.constexpr,
 ):
     """The chunk's rows as the scan needs them, decayed to its start or end."""
-    pid = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(0) % tl.cdiv(K, BK)
+    pid = (tl.program_id(0) // tl.cdiv(K, BK)).to(tl.int64)
     sequence = pid // tl.cdiv(T, C)
     first = pid % tl.cdiv(T, C) * C
     tau = tl.arange(0, C)
@@ -322,30 +363,31 @@ def keys(
     at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
     end_e = t1 - 1
     dtype: tl.constexpr = e.dtype.element_ty
-    col = tl.program_id(1) * BK + tl.arange(0, BK)
+    col = block * BK + tl.arange(0, BK)
     decay = _log_decay(g, sequence, first + tau, T, H, col, K)
 
-    e_tile = (_load(e, at1, live1, col, K) * _from_start(decay, end_e, tau)).to(dtype)
+    e_tile = (_load(e, at1, live1, col, K) * _from_start(decay, end_e, tau, dtype)).to(dtype)
     solve = tl.load(_matrix(inverse, pid, C, C))
     w_tile = _dot(solve, e_tile)
     _store(solved, at1, live1, col, K, w_tile.to(dtype))
-    _store(q_out, at1, live1, col, K, (_load(q, at1, live1, col, K) * _from_start(decay, t1, tau)).to(dtype))
-    _store(p_out, at1, live1, col, K, (_load(p, at1, live1, col, K) * _to_end(decay, t1, tau)).to(dtype))
-    _store(w_out, at1, live1, col, K, (_load(w, at1, live1, col, K) * _to_end(decay, t1, tau)).to(dtype))
-    tl.store(total + pid * K + col, tl.exp2(tl.sum(decay, 0)), mask=col < K)
+    _store(q_out, at1, live1, col, K, (_load(q, at1, live1, col, K) * _from_start(decay, t1, tau, dtype)).to(dtype))
+    _store(p_out, at1, live1, col, K, (_load(p, at1, live1, col, K) * _to_end(decay, t1, tau, dtype)).to(dtype))
+    _store(w_out, at1, live1, col, K, (_load(w, at1, live1, col, K) * _to_end(decay, t1, tau, dtype)).to(dtype))
+    tl.store(total + pid * K + col, _exp(tl.sum(decay.to(tl.float32), 0)), mask=col < K)
 
 
 @triton.jit(do_not_specialize=["T", "H"])
 def values(y, yw, b, inverse, solved, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.constexpr):
     """The values that the chunk's erasing rows would write to a zero state."""
-    pid = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(0) % tl.cdiv(V, BV)
+    pid = (tl.program_id(0) // tl.cdiv(V, BV)).to(tl.int64)
     sequence = pid // tl.cdiv(T, C)
     first = pid % tl.cdiv(T, C) * C
     tau = tl.arange(0, C)
     t1 = tau
     at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
     dtype: tl.constexpr = y.dtype.element_ty
-    col = tl.program_id(1) * BV + tl.arange(0, BV)
+    col = block * BV + tl.arange(0, BV)
 
     y_tile = _load(y, at1, live1, col, V)
     coupling = tl.load(_matrix(b, pid, C, C))
@@ -361,11 +403,12 @@ def scan(
     KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SAVE: tl.constexpr, SCALE: tl.constexpr,
 ):
     """All chunks of a sequence and head in time order, for a block of value columns."""
-    sequence = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(0) % tl.cdiv(V, BV)
+    sequence = (tl.program_id(0) // tl.cdiv(V, BV)).to(tl.int64)
     chunks = tl.cdiv(T, C)
     tau = tl.arange(0, C)
     col_k = tl.arange(0, KP)
-    col_v = tl.program_id(1) * BV + tl.arange(0, BV)
+    col_v = block * BV + tl.arange(0, BV)
     at_state = sequence * (K * V) + col_k[None, :] * V + col_v[:, None]
     in_state = (col_k < K)[None, :] & (col_v < V)[:, None]
     dtype: tl.constexpr = states.dtype.element_ty
@@ -387,9 +430,9 @@ def scan(
             _store_t(u, at1, live1, col_v, V, u_tile)
         yw_tile = _load_t(yw, at1, live1, col_v, V)
         out = _dot(state_tile, _load_t(q, at1, live1, col_k, K))
-        out += _dot(u_tile, tl.load(_matrix_t(m, number, C, C)))
-        out += _dot(yw_tile, tl.load(_matrix_t(n, number, C, C)))
-        _store_t(o, at1, live1, col_v, V, out * SCALE)
+        out += _dot(u_tile, tl.load(_matrix(m, number, C, C)))
+        out += _dot(yw_tile, tl.load(_matrix(n, number, C, C)))
+        _store_t(o, at1, live1, col_v, V, (out * SCALE).to(o.dtype.element_ty))
         state *= tl.load(total + number * K + col_k, mask=col_k < K, other=0.0)[None, :]
         state += _dot(u_tile, _load(p, at1, live1, col_k, K))
         state += _dot(yw_tile, _load(w, at1, live1, col_k, K))
@@ -402,11 +445,12 @@ def reverse_scan(
     V: tl.constexpr, KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SCALE: tl.constexpr,
 ):
     """All chunks of a sequence and head against time, for a block of value columns."""
-    sequence = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(0) % tl.cdiv(V, BV)
+    sequence = (tl.program_id(0) // tl.cdiv(V, BV)).to(tl.int64)
     chunks = tl.cdiv(T, C)
     tau = tl.arange(0, C)
     col_k = tl.arange(0, KP)
-    col_v = tl.program_id(1) * BV + tl.arange(0, BV)
+    col_v = block * BV + tl.arange(0, BV)
     at_state = sequence * (K * V) + col_k[None, :] * V + col_v[:, None]
     in_state = (col_k < K)[None, :] & (col_v < V)[:, None]
     dtype: tl.constexpr = dstates.dtype.element_ty
@@ -423,13 +467,13 @@ def reverse_scan(
         tl.store(dstates + at_saved, dstate_tile, mask=in_state)
         do_tile = (_load_t(do, at1, live1, col_v, V).to(tl.float32) * SCALE).to(dtype)
         du_tile = _dot(dstate_tile, _load_t(p, at1, live1, col_k, K))
-        du_tile += _dot(do_tile, tl.load(_matrix(m, number, C, C)))
+        du_tile += _dot(do_tile, tl.load(_matrix_t(m, number, C, C)))
         du_tile = du_tile.to(dtype)
         solve = tl.load(_matrix(inverse, number, C, C))
         dy_tile = _dot(du_tile, solve).to(dtype)
         _store_t(dy, at1, live1, col_v, V, dy_tile)
         dyw_tile = _dot(dstate_tile, _load_t(w, at1, live1, col_k, K))
-        dyw_tile += _dot(do_tile, tl.load(_matrix(n, number, C, C)))
+        dyw_tile += _dot(do_tile, tl.load(_matrix_t(n, number, C, C)))
         dyw_tile -= _dot(dy_tile, tl.load(_matrix(b, number, C, C)))
         _store_t(dyw, at1, live1, col_v, V, dyw_tile.to(dtype))
         dstate *= tl.load(total + number * K + col_k, mask=col_k < K, other=0.0)[None, :]
@@ -486,7 +530,8 @@ def local_grad(
     V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, SCALE: tl.constexpr,
 ):
     """Gradients of the chunk's covectors, directions and log decays, for a block of K."""
-    pid = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(0) % tl.cdiv(K, BK)
+    pid = (tl.program_id(0) // tl.cdiv(K, BK)).to(tl.int64)
     sequence = pid // tl.cdiv(T, C)
     first = pid % tl.cdiv(T, C) * C
     tau = tl.arange(0, C)
@@ -494,13 +539,27 @@ def local_grad(
     at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
     end_e = t1 - 1
     dtype: tl.constexpr = p.dtype.element_ty
-    col = tl.program_id(1) * BK + tl.arange(0, BK)
+    col = block * BK + tl.arange(0, BK)
 
     grad_e = tl.zeros([C, BK], tl.float32)
     grad_q = tl.zeros([C, BK], tl.float32)
     grad_p = tl.zeros([C, BK], tl.float32)
     grad_w = tl.zeros([C, BK], tl.float32)
     dtotal = tl.zeros([BK], tl.float32)
+    # All that does not depend on the loop below is loaded before it, to be there after it.
+    e_tile = _load(e, at1, live1, col, K)
+    q_tile = _load(q, at1, live1, col, K)
+    p_tile = _load(p, at1, live1, col, K)
+    w_tile = _load(w, at1, live1, col, K)
+    decay = _log_decay(g, sequence, first + tau, T, H, col, K)
+    da_tile = tl.load(_matrix(da, pid, C, C))
+    da_tile_t = tl.load(_matrix_t(da, pid, C, C))
+    db_tile = tl.load(_matrix(db, pid, C, C))
+    db_tile_t = tl.load(_matrix_t(db, pid, C, C))
+    dm_tile = tl.load(_matrix(dm, pid, C, C))
+    dm_tile_t = tl.load(_matrix_t(dm, pid, C, C))
+    dn_tile = tl.load(_matrix(dn, pid, C, C))
+    dn_tile_t = tl.load(_matrix_t(dn, pid, C, C))
     for v in range(0, V, BV):
         col_v = v + tl.arange(0, BV)
         at_saved = pid * (K * V) + col_v[:, None] * K + col[None, :]
@@ -512,33 +571,20 @@ def local_grad(
         grad_p += _dot(_load(u, at1, live1, col_v, V), dstate)
         grad_w += _dot(_load(yw, at1, live1, col_v, V), dstate)
         dtotal += tl.sum(state.to(tl.float32) * dstate.to(tl.float32), 0)
-    e_tile = _load(e, at1, live1, col, K)
-    q_tile = _load(q, at1, live1, col, K)
-    p_tile = _load(p, at1, live1, col, K)
-    w_tile = _load(w, at1, live1, col, K)
-    decay = _log_decay(g, sequence, first + tau, T, H, col, K)
-    grad_e *= _from_start(decay, end_e, tau)
-    grad_q *= _from_start(decay, t1, tau)
-    grad_p *= _to_end(decay, t1, tau)
-    grad_w *= _to_end(decay, t1, tau)
+    grad_e *= _from_start(decay, end_e, tau, dtype)
+    grad_q *= _from_start(decay, t1, tau, dtype)
+    grad_p *= _to_end(decay, t1, tau, dtype)
+    grad_w *= _to_end(decay, t1, tau, dtype)
 
     pair_p = tl.zeros([C, BK], tl.float32)
     pair_w = tl.zeros([C, BK], tl.float32)
-    da_tile = tl.load(_matrix(da, pid, C, C))
-    da_tile_t = tl.load(_matrix_t(da, pid, C, C))
-    db_tile = tl.load(_matrix(db, pid, C, C))
-    db_tile_t = tl.load(_matrix_t(db, pid, C, C))
-    dm_tile = tl.load(_matrix(dm, pid, C, C))
-    dm_tile_t = tl.load(_matrix_t(dm, pid, C, C))
-    dn_tile = tl.load(_matrix(dn, pid, C, C))
-    dn_tile_t = tl.load(_matrix_t(dn, pid, C, C))
     for level in range(LEVELS):
-        x_e = _to_reference(decay, t1, end_e, tau, level)
-        x1 = _to_reference(decay, t1, t1, tau, level)
-        e_x = (e_tile * x_e).to(dtype)
-        q_x = (q_tile * x1).to(dtype)
-        p_x = (p_tile * x1).to(dtype)
-        w_x = (w_tile * x1).to(dtype)
+        x_e = _to_reference(decay, t1, end_e, tau, level, dtype)
+        x1 = _to_reference(decay, t1, t1, tau, level, dtype)
+        e_x = _scaled(e_tile, x_e)
+        q_x = _scaled(q_tile, x1)
+        p_x = _scaled(p_tile, x1)
+        w_x = _scaled(w_tile, x1)
         meet = _meet(t1, t1, level)
         z = _dot(tl.where(meet, da_tile, 0.0).to(dtype), p_x)
         grad_e += z * x_e
@@ -564,17 +610,14 @@ def local_grad(
         z = _dot(tl.where(meet, dn_tile_t, 0.0).to(dtype), q_x)
         pair_w += z * x1
 
-    ddecay = tl.zeros([C, BK], tl.float32) + (dtotal * tl.exp2(tl.sum(decay, 0)))[None, :]
-    ddecay += _seen(e_tile * grad_e, end_e, tau)
-    ddecay += _seen(q_tile * grad_q, t1, tau)
-    ddecay += _ahead(p_tile * grad_p, t1, tau)
-    ddecay -= _seen(p_tile * pair_p, t1, tau)
+    ddecay = tl.zeros([C, BK], tl.float32) + (dtotal * _exp(tl.sum(decay.to(tl.float32), 0)))[None, :]
+    ddecay += _seen(e_tile * grad_e, end_e, tau, dtype)
+    ddecay += _seen(q_tile * grad_q - p_tile * pair_p - w_tile * pair_w, t1, tau, dtype)
+    ddecay += _ahead(p_tile * grad_p + w_tile * grad_w, t1, tau, dtype)
     grad_p += pair_p
-    ddecay += _ahead(w_tile * grad_w, t1, tau)
-    ddecay -= _seen(w_tile * pair_w, t1, tau)
     grad_w += pair_w
     row, live = _locate(sequence, first + tau, 0, T, H, 1)
-    _store(dg, row, live, col, K, ddecay)
+    _store(dg, row, live, col, K, ddecay.to(dg.dtype.element_ty))
     z = tl.where(t1[:, None] == t1[None, :], dm_tile, 0.0).to(dtype)
     grad_q += _dot(z, p_tile)
     z = tl.where(t1[:, None] == t1[None, :], dm_tile_t, 0.0).to(dtype)
@@ -656,24 +699,26 @@ def _scan_forward(
     q_decayed = torch.empty_like(q)
     p_decayed = torch.empty_like(p)
     w_decayed = torch.empty_like(w)
-    total = g.new_empty(B * H * chunks, K, dtype=torch.float32)
+    total = initial.new_empty(B * H * chunks, K)
     o = initial.new_empty(B, T, H, 1, V, dtype=dtype)
     states = p.new_empty(B * H * chunks if save else 0, V, K)
     final = torch.empty_like(initial)
     with torch.cuda.device_of(p):
         intra[(B * H * chunks,)](
-            e, q, p, w, g, inverse, b, m, n, T, H, K=K, BK=BK, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, num_stages=1,
+            e, q, p, w, g, inverse, b, m, n, T, H, K=K, BK=BK, C=CHUNK, LEVELS=CHUNK.bit_length() - 1,
+            num_stages=STAGES.get("intra", 1), num_warps=WARPS["intra"],
         )
-        keys[(B * H * chunks, triton.cdiv(K, BK))](
+        keys[(B * H * chunks * triton.cdiv(K, BK),)](
             e, q, p, w, g, inverse, solved_k, q_decayed, p_decayed, w_decayed, total, T, H, K=K, BK=BK, C=CHUNK,
-            num_stages=1,
+            num_stages=STAGES.get("keys", 1), num_warps=WARPS["keys"],
         )
-        values[(B * H * chunks, triton.cdiv(V, BV))](
-            y, yw, b, inverse, solved_v, T, H, V=V, BV=BV, C=CHUNK, num_stages=1,
+        values[(B * H * chunks * triton.cdiv(V, BV),)](
+            y, yw, b, inverse, solved_v, T, H, V=V, BV=BV, C=CHUNK, num_stages=STAGES.get("values", 1),
+            num_warps=WARPS["values"],
         )
-        scan[(B * H, triton.cdiv(V, BLOCK))](
+        scan[(B * H * triton.cdiv(V, BLOCK),)](
             solved_k, solved_v, p_decayed, w_decayed, yw, q_decayed, m, n, total, initial, o, u, states, final, T, H,
-            K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, SAVE=save, SCALE=scale, num_stages=stages,
+            K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, SAVE=save, SCALE=scale, num_stages=stages, num_warps=WARPS["scan"],
         )
     return o, final, (e, p, w, yw, q, g, inverse, solved_k, b, m, n, q_decayed, p_decayed, w_decayed, total, u, states)
 
@@ -697,26 +742,28 @@ def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor, scale:
     dq = torch.empty_like(q)
     dp = torch.empty_like(p)
     dw = torch.empty_like(w)
-    dg = g.new_empty(B, T, H, K)
+    dg = torch.empty_like(g)
     with torch.cuda.device_of(p):
-        reverse_scan[(B * H, triton.cdiv(V, BLOCK))](
+        reverse_scan[(B * H * triton.cdiv(V, BLOCK),)](
             solved_k, p_decayed, inverse, w_decayed, q_decayed, do, b, m, n, total, dfinal, dy, dyw, dstates, dinitial,
-            T, H, K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, SCALE=scale, num_stages=stages,
+            T, H, K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, SCALE=scale, num_stages=stages, num_warps=WARPS["reverse_scan"],
         )
         couplings_grad[(B * H * chunks,)](
-            dy, do, u, yw, da, db, dm, dn, T, H, V=V, BV=BV, C=CHUNK, SCALE=scale, num_stages=1,
+            dy, do, u, yw, da, db, dm, dn, T, H, V=V, BV=BV, C=CHUNK, SCALE=scale,
+            num_stages=STAGES.get("couplings_grad", 1), num_warps=WARPS["couplings_grad"],
         )
-        local_grad[(B * H * chunks, triton.cdiv(K, BK))](
+        local_grad[(B * H * chunks * triton.cdiv(K, BK),)](
             e, q, p, w, g, dy, do, u, yw, da, db, dm, dn, states, dstates, de, dq, dp, dw, dg, T, H, K=K, V=V, BK=BK,
-            BV=BV, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, SCALE=scale, num_stages=1,
+            BV=BV, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, SCALE=scale, num_stages=STAGES.get("local_grad", 1),
+            num_warps=WARPS["local_grad"],
         )
-    return de, dp, dy, dw, dyw, dq, dg.unsqueeze(3), dinitial
+    return de, dp, dy, dw, dyw, dq, dg, dinitial
 
 
 def _decode(
     e: Tensor, p: Tensor, y: Tensor, w: Tensor, yw: Tensor, q: Tensor, g: Tensor, S: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """The reads [B, 1, H, reads, V] of one token and the state after it, in float32, from its rows in float32."""
+    """The reads [B, 1, H, reads, V] of one token and the state after it, from its rows, all in float32."""
     before = S.float().contiguous()
     B, T, H, _, K = p.shape
     V = S.shape[-1]
@@ -808,11 +855,9 @@ class _Run(torch.autograd.Function):
         K = r.shape[-1]
         V = v.shape[-1]
         do = do.contiguous()
-        dreads = do.new_empty(B, T, H, 1, V, dtype=torch.bfloat16 if v.dtype == torch.bfloat16 else torch.float32)
-        R = _rows(V)
-        with torch.cuda.device_of(r):
-            epilogue_grad[(triton.cdiv(B * T * H, R),)](do, dreads, B * T, H, V=V, VP=triton.next_power_of_2(V), ROWS=R)
-        de_row, dp_row, dy_row, dw_row, dyw_row, dq_row, dg_row, dinitial = _scan_backward(saved, dreads, dfinal, 1.0)
+        de_row, dp_row, dy_row, dw_row, dyw_row, dq_row, dg_row, dinitial = _scan_backward(
+            saved, do.unsqueeze(3), dfinal, 1.0,
+        )
         dr = dk = dkappa = dv = da = du = None
         if any(ctx.needs_input_grad[n] for n in (0, 1, 2, 3, 5, 6)):
             dr = torch.empty_like(r)
