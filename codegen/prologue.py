@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from stateir.build import ZERO
 from stateir.column import Column
@@ -15,7 +15,6 @@ from .column_text import terms_of_output
 from .expr import Scope, scope_of, torch_text
 from .scan import Demand
 from .text import arguments_of, assignment, expanded, function, helpers, sizes, varies
-from .vector_scans import TORCH, Kind, VectorScan
 
 # exp of it is exactly 0 in every dtype, and sums of it stay finite: -inf would make NaN of differences.
 LOWEST_LOG_DECAY = -10000
@@ -43,9 +42,7 @@ def core_tensors(core: Core) -> dict[str, tuple[Expr, Axis]]:
     return {key: (e, axes.get(key.rstrip("0123456789"), e.axis)) for key, e in found.items() if e is not None}
 
 
-def prologue_source(
-    rule: Rule, core: Core, column: Column | None = None, vector_scans: Mapping[Kind, VectorScan] = TORCH
-) -> str:
+def prologue_source(rule: Rule, core: Core, column: Column | None = None, *, kernels: bool = False) -> str:
     """Source of `prologue(inputs..., params...) -> dict[str, Tensor]` and of the helpers that it calls.
 
     The arguments are the rule's inputs [B, T, H, ...] and params [H, ...] in the order of their declarations, all of
@@ -54,14 +51,14 @@ def prologue_source(
 
     A rule that carries more than S has `prologue(inputs..., params..., state, chunk)` instead. It takes the carried
     state, a dict by name, and how many tokens a scan takes at a time, and gives the dict of tensors and the carried
-    state after the sequence, without S. `vector_scans` are the helpers that compute the states' scans.
+    state after the sequence, without S. With `kernels` the states' scans are Triton kernels.
 
     With a `column`, `core` is that of `without_column`: values have the column beside them, the tensors include
     `terms_of_output`, and the carried state is without the column's state too.
     """
     scope = scope_of(rule)
     state, chunk = scope.new("state"), scope.new("chunk")
-    demand = Demand(rule, scope, state, chunk, vector_scans)
+    demand = Demand(rule, scope, state, chunk, kernels)
     tensors = core_tensors(core)
     beside = {} if column is None else {f"y{j}": x or ZERO for j, x in enumerate(column.values) if f"y{j}" in tensors}
     tensors |= {} if column is None else {name: (e, e.axis) for name, e in terms_of_output(column).items()}

@@ -6,7 +6,7 @@ shifted by a token, the last is the scan's result, and those between follow from
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from stateir.build import ZERO
@@ -16,7 +16,9 @@ from stateir.scans import Scan, scans, turning
 from .carried import prev_windows
 from .expr import Scope, element, torch_text
 from .text import assignment, call, expanded, line_comment, varies
-from .vector_scans import Kind, VectorScan
+from .triton_sequential import Token, sequential_source, token_of
+from .triton_vector_scans import TRITON
+from .vector_scans import TORCH, Kind
 
 LEADING = ("B", "T", "H")
 
@@ -26,14 +28,12 @@ class Demand:
 
     `body` collects the statements, `varying` the names that have the dimensions of a sequence, `carried` what goes on
     to the next call, `helpers` the definitions that the text needs, in order. `state` and `chunk` are the names of
-    those arguments; `vector_scans` are the helpers for the scans.
+    those arguments. With `kernels` the scans are Triton kernels, else PyTorch.
     """
 
-    def __init__(
-        self, rule: Rule, scope: Scope, state: str, chunk: str, vector_scans: Mapping[Kind, VectorScan]
-    ) -> None:
+    def __init__(self, rule: Rule, scope: Scope, state: str, chunk: str, kernels: bool) -> None:
         self.rule, self.scope, self.state, self.chunk = rule, scope, state, chunk
-        self.vector_scans = vector_scans
+        self.kernels = kernels
         self.body: list[str] = []
         self.carried: dict[str, str] = {}
         self.helpers: list[str] = []
@@ -141,7 +141,7 @@ class Demand:
         (name,) = scan.states
         state, start = self.states[name], f'{self.state}["{name}"]'
         kind: Kind = "max-plus" if scan.kind == "max-plus" else "angle" if name in turning(self.rule) else "affine"
-        helper = self.vector_scans[kind]
+        helper = (TRITON if self.kernels else TORCH)[kind]
         a, b = scan.a or Num(helper.one), scan.b or Num(helper.zero)
         self.need(a)
         self.need(b)
@@ -168,6 +168,8 @@ class Demand:
         ]  # fmt: skip
         for line in lines:
             self.need(line.value, within=(*scan.states, *inner))
+        if self.kernels and (token := token_of(self.rule, scan.states, lines)):
+            return self._sequential_kernel(token, lines)
         t = self.scope.new("t")
         now = {
             (n, v): self.scope.new(f"{self.scope.names[n]}_now{v or ''}")
@@ -204,6 +206,24 @@ class Demand:
         self.body += [f"    {now[n, 0]} = {now[n, counts[n]]}" for n in scan.states]
         self.body += [f"    {every[n]}.append({now[n, 0]})" for n in scan.states]
         self.body += [f"{every[n]} = torch.stack({every[n]}, 1)" for n in scan.states]
+        return every
+
+    def _sequential_kernel(self, token: Token, lines: Sequence[Let | Update]) -> dict[str, str]:
+        """The call of the kernel for some states; the names of their values over all tokens, the start first."""
+        name = self.scope.new(f"_sequential_{'_'.join(token.states)}")
+        self.helpers += [x for x in sequential_source(token, name) if x not in self.helpers]
+        every = {n: self.scope.new(f"{self.scope.names[n]}_all") for n in token.states}
+        arguments = []
+        for e in token.needs.values():
+            text = torch_text(e, self.scope)
+            arguments.append(
+                text if varies(e, self.varying) else expanded(text, e, e.axis, self.rule, self.scope, LEADING)
+            )
+        self.scope.used |= {"B", "T", "H"}
+        self.body += [line_comment(self.rule, line) for line in lines]
+        arguments = [self.scope.fresh("T"), *arguments, *(f'{self.state}["{n}"]' for n in token.states)]
+        targets = ", ".join(every.values()) + ("," if len(every) == 1 else "")
+        self.body.append(call(f"{targets} = {name}.apply", arguments))
         return every
 
     def _inner_lets(self, states: Sequence[str]) -> list[str]:

@@ -20,7 +20,6 @@ from .triton_launch import chunk_size, columns, kernels_of, launch_source, tenso
 from .triton_prologue import MEMORY, row_kernels
 from .triton_text import device_functions
 from .triton_tiles import Tiles, tiles_of
-from .triton_vector_scans import TRITON
 
 # Columns beside S, of which one would do: so many that a row of bfloat16 stays a multiple of 16 bytes.
 ALIGNED = 8
@@ -46,7 +45,7 @@ def triton_source(rule: Rule, core: Core, *, fused: bool = True) -> str:
         parts = [
             *scan_parts(shape),
             *([] if found is None else [widened_source(ALIGNED)]),
-            prologue_source(rule, core, found, TRITON).strip("\n"),
+            prologue_source(rule, core, found, kernels=True).strip("\n"),
             *([] if found is None else [output_source(rule, found)]),
             start_source(rule),
             _run(rule, shape, found),
