@@ -82,7 +82,7 @@ def _with_keys(e: Expr) -> Expr:
     """e with keys in place of pairs."""
     below = children(e)
     e = rebuild(e, tuple(_with_keys(x) for x in below)) if below else e
-    return replace(e, axis=Axis.KEY) if e.axis is Axis.PAIR and not isinstance(e, Num) else e  # type: ignore[call-arg]
+    return replace(e, axis=Axis.KEY) if e.axis is Axis.PAIR and not isinstance(e, Num) else e
 
 
 @dataclass(frozen=True)
