@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from stateir.column import Column, column, without_column
 from stateir.ir import Rule
 from stateir.normal import Core
 from stateir.plan import unfused
 
 from .carried import carries_s_alone, run_source, start_source
+from .column_text import output_source, state_after, state_before, widened_source
 from .expr import Scope, scope_of
 from .prologue import prologue_source
 from .shape import Shape, shape_of
@@ -20,6 +22,9 @@ from .triton_launch import kernels_of, launch_source, tensors_source
 from .triton_prologue import MEMORY, row_kernels
 from .triton_tiles import tiles_of
 
+# Columns beside S, of which one would do: so many that a row of bfloat16 stays a multiple of 16 bytes.
+ALIGNED = 8
+
 
 def triton_source(rule: Rule, core: Core, *, fused: bool = True) -> str:
     """Source text of a module with kernels, gradients and decode for one rule. It defines, as other backends do,
@@ -32,16 +37,20 @@ def triton_source(rule: Rule, core: Core, *, fused: bool = True) -> str:
     too unless `unfused` says why not, or `fused` is False: then it is PyTorch. ValueError where a token has more
     rows than a chunk of the kernels holds.
     """
+    found = column(rule, core)
+    core = core if found is None else without_column(core, found)
     shape = shape_of(core)
     if fused and unfused(rule, core) is None:
         parts = _fused_parts(rule, core)
     else:
         parts = [
             *scan_parts(shape, line_comments(rule)),
-            prologue_source(rule, core).strip("\n"),
+            *([] if found is None else [widened_source(ALIGNED)]),
+            prologue_source(rule, core, found, kernels=True).strip("\n"),
+            *([] if found is None else [output_source(rule, found)]),
             start_source(rule),
-            _run(rule, shape),
-            _step(rule, shape),
+            _run(rule, shape, found),
+            _step(rule, shape, found),
         ]
     lines = [f"    {comment[2:]}" for comment in line_comments(rule)]
     docstring = "\n".join([rule.title or rule.name, "", *lines, "", *_notation(shape)])
@@ -119,8 +128,10 @@ def _notation(shape: Shape) -> list[str]:
     return [*lines, ""]
 
 
-def _reads(shape: Shape, tensors: str, reads: str) -> str:
+def _reads(shape: Shape, found: Column | None, tensors: str, reads: str) -> str:
     """The output: the sum of factor * read, and the rest."""
+    if found is not None:
+        return f"output({reads}[..., 0, :], {tensors})"
     terms = []
     for r, read in enumerate(shape.reads):
         term = f"{reads}[..., {r}, :]"
@@ -134,7 +145,9 @@ def _reads(shape: Shape, tensors: str, reads: str) -> str:
     return " + ".join(terms)
 
 
-def _lines(rule: Rule, shape: Shape, scope: Scope, arguments: list[str], scan: str, chunk: str) -> list[str]:
+def _lines(
+    rule: Rule, shape: Shape, found: Column | None, scope: Scope, arguments: list[str], scan: str, chunk: str
+) -> list[str]:
     """The statements that give the output and the state after, from the arguments and the state before.
 
     `scan` is the call of the kernels with the places {tensors} and {S} in it.
@@ -146,28 +159,28 @@ def _lines(rule: Rule, shape: Shape, scope: Scope, arguments: list[str], scan: s
         return [
             f"{tensors} = prologue({every})",
             f"{reads}, {state} = {scan.format(tensors=tensors, S=state)}",
-            f"{output} = {_reads(shape, tensors, reads)}",
+            f"{output} = {_reads(shape, found, tensors, reads)}",
         ]
     carried, S = scope.new("carried"), scope.names["S"]
-    before = f'{state}["S"]'
+    before = state_before(state, found)
     return [
         f"{tensors}, {carried} = prologue({every}, {state}, {chunk})",
         f"{reads}, {S} = {scan.format(tensors=tensors, S=before)}",
-        f"{output} = {_reads(shape, tensors, reads)}",
-        f'{state} = {{"S": {S}, **{carried}}}',
+        f"{output} = {_reads(shape, found, tensors, reads)}",
+        f"{state} = {state_after(S, carried, found)}",
     ]
 
 
-def _run(rule: Rule, shape: Shape) -> str:
+def _run(rule: Rule, shape: Shape, found: Column | None) -> str:
     def body(rule: Rule, scope: Scope) -> list[str]:
         arguments = [scope.names[d.name] for d in arguments_of(rule)]
         call = f"_scan({{tensors}}, {{S}}, {scope.fresh('dtype')})"
-        return _lines(rule, shape, scope, arguments, call, "CHUNK")
+        return _lines(rule, shape, found, scope, arguments, call, "CHUNK")
 
     return run_source(rule, body)
 
 
-def _step(rule: Rule, shape: Shape) -> str:
+def _step(rule: Rule, shape: Shape, found: Column | None) -> str:
     scope = scope_of(rule)
     state, output = scope.fresh("state"), scope.names[rule.read.name]
     names = [scope.names[d.name] for d in arguments_of(rule)]
@@ -179,7 +192,7 @@ def _step(rule: Rule, shape: Shape) -> str:
     body = [
         f"{every} = ({each}.float() for {each} in ({every}))",
         f"{tokens} = ({each}.unsqueeze(1) for {each} in ({tokens}))",
-        *_lines(rule, shape, scope, names, "_token({tensors}, {S})", "1"),
+        *_lines(rule, shape, found, scope, names, "_token({tensors}, {S})", "1"),
         f"return {output}.squeeze(1), {state}",
     ]
     docstring = "One token, without gradients: inputs [B, H, ...]; the output [B, H, V] (float32) and the state after."

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .column import column
 from .ir import Axis, Expr, Prev, Ref, Rule, walk
 from .normal import Core, NormalForm
 from .ranges import Ranges
@@ -48,7 +49,8 @@ class Cost:
 class Plan:
     """`erases` of the `rows` read S and take part in the solve; `products` are the distinct tiles of vector pairs.
 
-    `unfused` says why the Triton backend leaves the prologue to PyTorch; None: its kernels compute it.
+    `column` is a state that S carries along, so that `scans` need not have it; `unfused` says why the Triton backend
+    leaves the prologue to PyTorch (None: its kernels compute it).
     """
 
     decay: Axis | None
@@ -61,6 +63,7 @@ class Plan:
     solve: str
     unfused: str | None
     scans: tuple[Scan, ...]
+    column: str | None
     carried: tuple[str, ...]
     largest_exponent: float
     shape: Shape
@@ -76,6 +79,7 @@ def plan(nf: NormalForm, core: Core, shape: Shape | None = None) -> Plan:
     left |= {(r.q, r.post) for r in core.reads}
     right = {r.p_same for r in core.rows}
     products = len(left) * len(right)
+    found = column(nf.rule, core)
     return Plan(
         decay=decay,
         rows=len(core.rows),
@@ -86,11 +90,12 @@ def plan(nf: NormalForm, core: Core, shape: Shape | None = None) -> Plan:
         pairs=_pairs(decay, shape.chunk),
         solve=_solve(len(erases), len(core.rows), shape.chunk),
         unfused=unfused(nf.rule, core),
-        scans=scans(nf.rule),
+        scans=tuple(x for x in scans(nf.rule) if found is None or x.states != (found.state,)),
+        column=None if found is None else found.state,
         carried=carried(nf.rule),
         largest_exponent=_largest_exponent(nf, shape.chunk),
         shape=shape,
-        cost=_cost(nf, core, len(erases), products, shape),
+        cost=_cost(nf, core, len(erases), products, found is not None, shape),
     )
 
 
@@ -171,12 +176,12 @@ def _channels(axis: Axis, shape: Shape) -> int:
     return 1
 
 
-def _cost(nf: NormalForm, core: Core, erases: int, products: int, shape: Shape) -> Cost:
-    K, V, C = shape.K, shape.V, shape.chunk
+def _cost(nf: NormalForm, core: Core, erases: int, products: int, column: bool, shape: Shape) -> Cost:
+    K, V, C = shape.K, shape.V + column, shape.chunk
     R, Q = len(core.rows), len(core.reads)
     levels = _levels(C) if core.g is not None and core.g.axis is Axis.KEY else 1
     inputs = sum(_channels(x.axis, shape) * (x.size or 1) for x in nf.rule.inputs) * shape.itemsize
-    output = V * shape.itemsize
+    output = shape.V * shape.itemsize
     vectors = 2 * K * V * (erases + Q + R)  # reads of the state, and its update
     chunk = vectors + 2 * C * K * products * levels + 2 * C * V * R * Q
     if erases:
@@ -207,6 +212,7 @@ def describe(p: Plan, backends: Mapping[str, str | None] | None = None) -> list[
         ("rows", f"{rows} a token, {p.erases} of them erasing; {p.reads} read{'s' if p.reads != 1 else ''} of S"),
         ("pairs", f"{p.products} tile{'s' if p.products != 1 else ''} of pairs a chunk: {p.pairs}"),
         ("solve", p.solve),
+        *([] if p.column is None else [("column", f"{p.column}: one more value column of S, read as S is")]),
         ("prologue", "fused kernels" if p.unfused is None else f"PyTorch, because {p.unfused}"),
         *(("scan", _scan(scan)) for scan in p.scans),
         ("carried", ", ".join(p.carried)),

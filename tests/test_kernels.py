@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reaso
 MATRIX = matrix_of_shapes()
 FAST = 8  # every eighth shape of the matrix is in the fast suite
 SHAPES = [pytest.param(x, marks=[] if n % FAST == 0 else pytest.mark.slow, id=name_of(x)) for n, x in enumerate(MATRIX)]
-RULES = [pytest.param(n, marks=[] if n < 25 else pytest.mark.slow) for n in range(100)]
+RULES = [pytest.param(n, marks=[] if n < 16 else pytest.mark.slow) for n in range(100)]
 
 
 @pytest.fixture(autouse=True)
