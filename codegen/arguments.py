@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -117,24 +116,31 @@ def state_shapes(rule: Rule, sizes: Sizes) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def check_cu_seqlens(rule: Rule, cu_seqlens: object, sizes: Sizes) -> list[int]:
-    """The offsets of packed sequences as numbers, if they divide the T tokens of a batch of one."""
+def check_cu_seqlens(rule: Rule, cu_seqlens: object, sizes: Sizes) -> int:
+    """The number N of packed sequences whose offsets [N + 1] these are, by their type and shape alone."""
     where = f"{rule.name}: argument 'cu_seqlens'"
     if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dtype not in (torch.int32, torch.int64):
         kind = cu_seqlens.dtype if isinstance(cu_seqlens, Tensor) else type(cu_seqlens).__name__
         raise TypeError(f"{where}: expected an int32 or int64 tensor, got {kind}")
-    if cu_seqlens.ndim != 1 or cu_seqlens.numel() < 2:
-        raise ValueError(f"{where}: expected [N + 1] offsets of N >= 1 sequences, got {list(cu_seqlens.shape)}")
+    if cu_seqlens.ndim != 1 or cu_seqlens.shape[0] < 1:
+        raise ValueError(f"{where}: expected [N + 1] offsets of N sequences, got {list(cu_seqlens.shape)}")
     if sizes.B != 1:
         raise ValueError(f"{where}: packed sequences need B = 1, got B = {sizes.B}")
-    offsets: list[int] = cu_seqlens.tolist()
-    if offsets[0] != 0 or offsets[-1] != sizes.T or any(a > b for a, b in itertools.pairwise(offsets)):
-        raise ValueError(f"{where}: expected offsets that rise from 0 to T = {sizes.T}, got {_short(offsets)}")
-    return offsets
+    return cu_seqlens.shape[0] - 1
 
 
-def _short(offsets: list[int]) -> str:
-    return str(offsets) if len(offsets) <= 8 else f"[{', '.join(map(str, offsets[:4]))}, ..., {offsets[-1]}]"
+def check_offsets(rule: Rule, offsets: list[int], T: int) -> None:
+    """ValueError unless the offsets divide T tokens."""
+    if offsets[0] != 0 or offsets[-1] != T or any(a > b for a, b in zip(offsets, offsets[1:], strict=False)):
+        shown = str(offsets) if len(offsets) <= 8 else f"[{', '.join(map(str, offsets[:4]))}, ..., {offsets[-1]}]"
+        raise ValueError(
+            f"{rule.name}: argument 'cu_seqlens': expected offsets that rise from 0 to T = {T}, got {shown}"
+        )
+
+
+def compute_dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
+    """The dtype of states and sums: float64 if any argument is, else float32."""
+    return torch.float64 if any(x.dtype == torch.float64 for x in tensors.values()) else torch.float32
 
 
 def _shown(names: tuple[str, ...]) -> str:
@@ -155,8 +161,10 @@ def _floating(rule: Rule, name: str, x: object) -> Tensor:
 
 
 def _same_device(rule: Rule, tensors: dict[str, Tensor]) -> None:
-    devices = Counter(x.device for x in tensors.values())
-    common = devices.most_common(1)[0][0]
+    first = next(iter(tensors.values())).device
+    if all(x.device == first for x in tensors.values()):
+        return
+    common = Counter(x.device for x in tensors.values()).most_common(1)[0][0]
     for name, x in tensors.items():
         if x.device != common:
             raise ValueError(f"{rule.name}: argument {name!r}: expected device {common}, got {x.device}")
@@ -167,7 +175,10 @@ def _common(rule: Rule, dim: str, tensors: dict[str, Tensor], layouts: dict[str,
     found = {name: x.shape[layouts[name].index(dim)] for name, x in tensors.items() if dim in layouts[name]}
     if not found:
         return None
-    common = Counter(found.values()).most_common(1)[0][0]
+    first = next(iter(found.values()))
+    if all(size == first for size in found.values()):  # while PyTorch traces, sizes are symbols and cannot be counted
+        return first
+    common = Counter(int(size) for size in found.values()).most_common(1)[0][0]
     witness = next(name for name, size in found.items() if size == common)
     for name, size in found.items():
         if size != common:

@@ -7,6 +7,7 @@ import itertools
 import operator
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 
 import torch
@@ -15,12 +16,15 @@ from torch import Tensor
 from stateir.ir import Axis, Input, Param, Rule
 
 from . import backends
-from .arguments import Sizes, State, check_arguments, check_cu_seqlens, check_state, layout
-from .carried import carries_s_alone
+from .arguments import (
+    Sizes, State, check_arguments, check_cu_seqlens, check_offsets, check_state, compute_dtype, layout,
+)  # fmt: skip
+from .carried import carries_s_alone, prev_windows
 from .generated import load_source
 from .start import start_value
 from .step import step_source
 from .text import arguments_of
+from .torch_ops import through_op, transformed
 
 # A rule's tensors are passed by name beside these; `state`, that of `step`, is a keyword of the language.
 _OWN_ARGUMENTS = ("self", "initial_state", "return_state", "cu_seqlens")
@@ -72,6 +76,7 @@ class Operator:
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"{rule.name}: chunk_size = {chunk_size}: expected at least 1")
         self.carries_dict = not carries_s_alone(rule)
+        self.carried = (*(s.name for s in rule.states), *(f"prev.{name}" for name in prev_windows(rule)))
         self._modules: dict[str, ModuleType] = {}
         self._reference = load_source(step_source(rule), f"{rule.name}.step")
 
@@ -99,35 +104,53 @@ class Operator:
         the rule's first value input, or that of autocast where it is on. Raises ValueError or TypeError, naming the
         argument, what was expected and what came.
         """
-        sizes = check_arguments(self.rule, tensors)
-        offsets = None if cu_seqlens is None else check_cu_seqlens(self.rule, cu_seqlens, sizes)
-        batch = sizes.B if offsets is None else len(offsets) - 1
-        dtype, device = _compute_dtype(tensors), next(iter(tensors.values())).device
-        state = self._state(initial_state, sizes, batch, dtype, device, "initial_state")
-        backend = self._backend(dtype, device)
-        run = self._functions(backend).run
-        with torch.autocast(device.type, enabled=False):
-            args = self._prepared(tensors, sizes, dtype, device)
-            if backend == "triton":  # the value input's dtype decides how its products are taken
-                args[self._value] = args[self._value].to(self._output_dtype(tensors))
-            if offsets is None:
-                o, state = self._sequence(run, args, state, sizes)
-            else:
-                o, state = self._packed(run, args, state, sizes, offsets)
-        return o.to(self._output_dtype(tensors)), state if return_state else None
+        if self._opaque():
+            o, state = through_op(self, tensors, initial_state, cu_seqlens, False, self._output_dtype(tensors))
+        else:
+            o, state = self.evaluate(tensors, initial_state, cu_seqlens, False)
+        return o, state if return_state else None
 
     def step(self, *, state: State | None = None, **tensors: Tensor) -> tuple[Tensor, State]:
         """One token: inputs [B, H, ...] without the time dimension; the output [B, H, V] and the state after it."""
-        sizes = check_arguments(self.rule, tensors, token=True)
-        dtype, device = _compute_dtype(tensors), next(iter(tensors.values())).device
-        carried = self._state(state, sizes, sizes.B, dtype, device, "state")
+        if self._opaque():
+            return through_op(self, tensors, state, None, True, self._output_dtype(tensors))
+        return self.evaluate(tensors, state, None, True)
+
+    def evaluate(
+        self, tensors: dict[str, Tensor], state: State | None, cu_seqlens: Tensor | None, token: bool,
+        output: torch.dtype | None = None,
+    ) -> tuple[Tensor, State]:  # fmt: skip
+        """A call with everything checked, as it runs outside of any trace. `output` replaces the output's dtype."""
+        sizes = check_arguments(self.rule, tensors, token)
+        batch = sizes.B if cu_seqlens is None else check_cu_seqlens(self.rule, cu_seqlens, sizes)
+        dtype, device = compute_dtype(tensors), next(iter(tensors.values())).device
+        output = output or self._output_dtype(tensors)
+        before = self._state(state, replace(sizes, B=batch), dtype, device, "state" if token else "initial_state")
         with torch.autocast(device.type, enabled=False):
-            args = self._prepared(tensors, sizes, dtype, device, token=True)
-            step = self._reference.step
-            if self._backend(dtype, device) == "triton" and not _differentiated([*args, carried]):
-                step = self._functions("triton").step
-            o, after = step(carried, *args)
-        return o.to(self._output_dtype(tensors)), after
+            args = self._prepared(tensors, sizes, dtype, device, token)
+            backend = self._backend(dtype, device)
+            if token:
+                step = self._reference.step
+                if backend == "triton" and not _differentiated([*args, before]):
+                    step = self._functions("triton").step
+                o, after = step(before, *args)
+                return _settled(o.to(output), after)
+            run = self._functions(backend).run
+            if backend == "triton":  # the value input's dtype decides how its products are taken
+                args[self._value] = args[self._value].to(output)
+            if cu_seqlens is None:
+                o, after = self._sequence(run, args, before, sizes)
+            else:
+                offsets: list[int] = cu_seqlens.tolist()
+                check_offsets(self.rule, offsets, sizes.T)
+                o, after = self._packed(run, args, before, sizes, offsets)
+        return _settled(o.to(output), after)
+
+    def _opaque(self) -> bool:
+        """Whether the call is to be one PyTorch operator: while it is traced; and kernels, while it is transformed."""
+        if torch.compiler.is_compiling():
+            return True
+        return self.backend in ("auto", "triton") and transformed() and self.backends["triton"] is None
 
     def source(self, target: str = "torch") -> str:
         """The generated text: of a backend by name, or with "torch" of the best PyTorch backend that the rule has."""
@@ -163,14 +186,12 @@ class Operator:
         return self._modules[backend]
 
     def _state(
-        self, given: State | None, sizes: Sizes, batch: int, dtype: torch.dtype, device: torch.device, name: str
+        self, given: State | None, sizes: Sizes, dtype: torch.dtype, device: torch.device, name: str
     ) -> State:
         if given is None:
-            start: State = self._reference.start(batch, sizes.H, sizes.K, sizes.V, dtype, device)
+            start: State = self._reference.start(sizes.B, sizes.H, sizes.K, sizes.V, dtype, device)
             return start
-        sizes = Sizes(batch, sizes.T, sizes.H, sizes.K, sizes.V)
-        checked = check_state(self.rule, given, sizes, device, name)
-        return _map(lambda x: x.to(dtype), checked)
+        return _map(lambda x: x.to(dtype), check_state(self.rule, given, sizes, device, name))
 
     def _prepared(
         self, tensors: dict[str, Tensor], sizes: Sizes, dtype: torch.dtype, device: torch.device, token: bool = False
@@ -225,14 +246,24 @@ class Operator:
         return x.dtype
 
 
-def _compute_dtype(tensors: dict[str, Tensor]) -> torch.dtype:
-    return torch.float64 if any(x.dtype == torch.float64 for x in tensors.values()) else torch.float32
-
-
 def _differentiated(args: list[Tensor | State]) -> bool:
     """Whether autograd would record an operation on these."""
     tensors = itertools.chain.from_iterable(x.values() if isinstance(x, dict) else (x,) for x in args)
     return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+
+
+def _settled(o: Tensor, state: State) -> tuple[Tensor, State]:
+    """What a call returns: contiguous. So are its gradients, whose strides would otherwise choose the order of sums."""
+    o, state = o.contiguous(), _map(Tensor.contiguous, state)
+    if not transformed():
+        for x in (o, *(state.values() if isinstance(state, dict) else (state,))):
+            if x.requires_grad and not x.is_leaf:
+                x.register_hook(_contiguous)
+    return o, state
+
+
+def _contiguous(gradient: Tensor | None) -> Tensor | None:
+    return gradient if gradient is None else gradient.contiguous()
 
 
 def _map(f: Callable[[Tensor], Tensor], state: State) -> State:

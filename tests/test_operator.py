@@ -147,7 +147,8 @@ def test_initial_state_of_several_parts() -> None:
         (torch.tensor([1, 5, 13]), "rise from 0 to T = 13"),
         (torch.tensor([0, 7, 5, 13]), "got [0, 7, 5, 13]"),
         (torch.tensor([[0, 13]]), "[N + 1]"),
-        (torch.tensor([0]), "[N + 1]"),
+        (torch.tensor([], dtype=torch.int64), "[N + 1]"),
+        (torch.tensor([0]), "rise from 0 to T = 13"),
     ],
 )
 def test_offsets_that_do_not_pack(offsets: Tensor, part: str) -> None:
