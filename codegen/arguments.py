@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from stateir.ir import Axis, Input, Param, Rule
 
-from .carried import carries_s_alone, prev_windows
+from .carried import prev_windows
 from .text import arguments_of
 
 State = Tensor | dict[str, Tensor]
@@ -20,6 +21,9 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 LARGEST_DIM = 256
 
 _DIM = {Axis.KEY: "K", Axis.VALUE: "V", Axis.PAIR: "K/2"}
+_STATE: dict[Axis, tuple[str, ...]] = {
+    Axis.SCALAR: (), Axis.KEY: ("K",), Axis.VALUE: ("V",), Axis.PAIR: ("K/2",), Axis.MATRIX: ("K", "V")
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -41,26 +45,64 @@ def layout(d: Input | Param, token: bool = False) -> tuple[str, ...]:
     return leading + array + vector
 
 
+@dataclass(frozen=True)
+class Signature:
+    """What the calls of a rule are checked against, put together once.
+
+    `sequence` and `token` are the layouts of the arguments by name, `parts` those of what is carried: "S", the declared
+    states, and "prev.x", whose window takes the place of T.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    optional: frozenset[str]
+    sequence: dict[str, tuple[str, ...]]
+    token: dict[str, tuple[str, ...]]
+    parts: dict[str, tuple[str, ...]]
+
+    @property
+    def carries_dict(self) -> bool:
+        """Whether the carried state is a dict by name, not the tensor S."""
+        return list(self.parts) != ["S"]
+
+
+def signature(rule: Rule) -> Signature:
+    """The signature of a rule."""
+    declared = arguments_of(rule)
+    parts = {s.name: ("B", "H", *_STATE[s.axis]) for s in rule.states}
+    windows = prev_windows(rule)
+    for i in rule.inputs:
+        if i.name in windows:
+            parts[f"prev.{i.name}"] = ("B", str(windows[i.name]), *layout(i, token=True)[1:])
+    return Signature(
+        rule.name,
+        tuple(i.name for i in rule.inputs),
+        frozenset(d.name for d in declared if optional(d)),
+        {d.name: layout(d) for d in declared},
+        {d.name: layout(d, token=True) for d in declared},
+        parts,
+    )
+
+
 def optional(d: Input | Param) -> bool:
     """Whether an argument may be left out: a fixed param whose start value is its value."""
     return isinstance(d, Param) and d.fixed and d.start is not None
 
 
-def check_arguments(rule: Rule, given: Mapping[str, object], token: bool = False) -> Sizes:
+def check_arguments(rule: Signature, given: Mapping[str, object], token: bool = False) -> Sizes:
     """The sizes of a call whose arguments are all there and fit together.
 
     Raises ValueError (missing, surplus, shape, size, device) or TypeError (not a floating tensor), naming the argument.
     """
-    expected = {d.name: d for d in arguments_of(rule)}
-    layouts = {name: layout(d, token) for name, d in expected.items()}
+    layouts = rule.token if token else rule.sequence
     for name in given:
-        if name not in expected:
-            raise ValueError(f"{rule.name}: unexpected argument {name!r}; the arguments are {', '.join(expected)}")
-    for name, d in expected.items():
-        if name not in given and not optional(d):
-            raise ValueError(f"{rule.name}: missing argument {name!r}: expected {_shown(layouts[name])}")
+        if name not in layouts:
+            raise ValueError(f"{rule.name}: unexpected argument {name!r}; the arguments are {', '.join(layouts)}")
+    for name, expected in layouts.items():
+        if name not in given and name not in rule.optional:
+            raise ValueError(f"{rule.name}: missing argument {name!r}: expected {_shown(expected)}")
     tensors: dict[str, Tensor] = {}
-    for name in expected:
+    for name in layouts:
         if name in given:
             tensors[name] = _floating(rule, name, given[name])
     _same_device(rule, tensors)
@@ -84,10 +126,12 @@ def check_arguments(rule: Rule, given: Mapping[str, object], token: bool = False
     return Sizes(B, T, _heads(rule, tensors, layouts), K, V)
 
 
-def check_state(rule: Rule, state: object, sizes: Sizes, device: torch.device, name: str = "initial_state") -> State:
+def check_state(
+    rule: Signature, state: object, sizes: Sizes, device: torch.device, name: str = "initial_state"
+) -> State:
     """`state` itself, if it is what the rule carries: S, or a dict of S, the declared states and the prev windows."""
     shapes = state_shapes(rule, sizes)
-    if carries_s_alone(rule):
+    if not rule.carries_dict:
         _check_part(rule, name, state, shapes["S"], device)
         return state  # type: ignore[return-value]
     if not isinstance(state, dict):
@@ -101,22 +145,15 @@ def check_state(rule: Rule, state: object, sizes: Sizes, device: torch.device, n
     return state
 
 
-def state_shapes(rule: Rule, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+def state_shapes(rule: Signature, sizes: Sizes) -> dict[str, tuple[int, ...]]:
     """The shape of everything that the rule carries, by name."""
-    dims: dict[Axis, tuple[int, ...]] = {
-        Axis.SCALAR: (), Axis.KEY: (sizes.K,), Axis.VALUE: (sizes.V,), Axis.PAIR: (sizes.K // 2,),
-        Axis.MATRIX: (sizes.K, sizes.V),
-    }  # fmt: skip
-    shapes = {s.name: (sizes.B, sizes.H, *dims[s.axis]) for s in rule.states}
-    windows = prev_windows(rule)
-    for i in rule.inputs:
-        if i.name in windows:
-            array = () if i.size is None else (i.size,)
-            shapes[f"prev.{i.name}"] = (sizes.B, windows[i.name], sizes.H, *array, *dims[i.axis])
-    return shapes
+    dims = {"B": sizes.B, "H": sizes.H, "K": sizes.K, "V": sizes.V, "K/2": sizes.K // 2}
+    return {
+        name: tuple(int(dim) if dim.isdigit() else dims[dim] for dim in part) for name, part in rule.parts.items()
+    }
 
 
-def check_cu_seqlens(rule: Rule, cu_seqlens: object, sizes: Sizes) -> int:
+def check_cu_seqlens(rule: Signature, cu_seqlens: object, sizes: Sizes) -> int:
     """The number N of packed sequences whose offsets [N + 1] these are, by their type and shape alone."""
     where = f"{rule.name}: argument 'cu_seqlens'"
     if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dtype not in (torch.int32, torch.int64):
@@ -129,9 +166,9 @@ def check_cu_seqlens(rule: Rule, cu_seqlens: object, sizes: Sizes) -> int:
     return cu_seqlens.shape[0] - 1
 
 
-def check_offsets(rule: Rule, offsets: list[int], T: int) -> None:
+def check_offsets(rule: Signature, offsets: list[int], T: int) -> None:
     """ValueError unless the offsets divide T tokens."""
-    if offsets[0] != 0 or offsets[-1] != T or any(a > b for a, b in zip(offsets, offsets[1:], strict=False)):
+    if offsets[0] != 0 or offsets[-1] != T or any(a > b for a, b in itertools.pairwise(offsets)):
         shown = str(offsets) if len(offsets) <= 8 else f"[{', '.join(map(str, offsets[:4]))}, ..., {offsets[-1]}]"
         raise ValueError(
             f"{rule.name}: argument 'cu_seqlens': expected offsets that rise from 0 to T = {T}, got {shown}"
@@ -147,11 +184,11 @@ def _shown(names: tuple[str, ...]) -> str:
     return f"[{', '.join(names)}]"
 
 
-def _mismatch(rule: Rule, name: str, expected: str, x: Tensor) -> str:
+def _mismatch(rule: Signature, name: str, expected: str, x: Tensor) -> str:
     return f"{rule.name}: argument {name!r}: expected {expected}, got {list(x.shape)}"
 
 
-def _floating(rule: Rule, name: str, x: object) -> Tensor:
+def _floating(rule: Signature, name: str, x: object) -> Tensor:
     if not isinstance(x, Tensor):
         raise TypeError(f"{rule.name}: argument {name!r}: expected a tensor, got {type(x).__name__}")
     if x.dtype not in DTYPES:
@@ -160,7 +197,7 @@ def _floating(rule: Rule, name: str, x: object) -> Tensor:
     return x
 
 
-def _same_device(rule: Rule, tensors: dict[str, Tensor]) -> None:
+def _same_device(rule: Signature, tensors: dict[str, Tensor]) -> None:
     first = next(iter(tensors.values())).device
     if all(x.device == first for x in tensors.values()):
         return
@@ -170,7 +207,7 @@ def _same_device(rule: Rule, tensors: dict[str, Tensor]) -> None:
             raise ValueError(f"{rule.name}: argument {name!r}: expected device {common}, got {x.device}")
 
 
-def _common(rule: Rule, dim: str, tensors: dict[str, Tensor], layouts: dict[str, tuple[str, ...]]) -> int | None:
+def _common(rule: Signature, dim: str, tensors: dict[str, Tensor], layouts: dict[str, tuple[str, ...]]) -> int | None:
     """The size of a dimension. Where arguments disagree, the one that differs from most is named."""
     found = {name: x.shape[layouts[name].index(dim)] for name, x in tensors.items() if dim in layouts[name]}
     if not found:
@@ -187,17 +224,17 @@ def _common(rule: Rule, dim: str, tensors: dict[str, Tensor], layouts: dict[str,
     return common
 
 
-def _dim(rule: Rule, dim: str, size: int | None) -> int:
+def _dim(rule: Signature, dim: str, size: int | None) -> int:
     assert size is not None, f"a rule without the axis of {dim} was compiled"
     if not 1 <= size <= LARGEST_DIM:
         raise ValueError(f"{rule.name}: {dim} = {size}: expected 1 to {LARGEST_DIM}")
     return size
 
 
-def _heads(rule: Rule, tensors: dict[str, Tensor], layouts: dict[str, tuple[str, ...]]) -> int:
+def _heads(rule: Signature, tensors: dict[str, Tensor], layouts: dict[str, tuple[str, ...]]) -> int:
     """The largest head count of the inputs, which every other count must divide."""
     counts = {name: x.shape[layouts[name].index("H")] for name, x in tensors.items()}
-    inputs = {i.name: counts[i.name] for i in rule.inputs}
+    inputs = {name: counts[name] for name in rule.inputs}
     witness = max(inputs, key=lambda name: inputs[name])
     H = inputs[witness]
     for name, count in counts.items():
@@ -207,7 +244,7 @@ def _heads(rule: Rule, tensors: dict[str, Tensor], layouts: dict[str, tuple[str,
     return H
 
 
-def _check_part(rule: Rule, name: str, x: object, shape: tuple[int, ...], device: torch.device) -> None:
+def _check_part(rule: Signature, name: str, x: object, shape: tuple[int, ...], device: torch.device) -> None:
     tensor = _floating(rule, name, x)
     if tuple(tensor.shape) != shape:
         raise ValueError(_mismatch(rule, name, str(list(shape)), tensor))

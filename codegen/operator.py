@@ -17,9 +17,15 @@ from stateir.ir import Axis, Input, Param, Rule
 
 from . import backends
 from .arguments import (
-    Sizes, State, check_arguments, check_cu_seqlens, check_offsets, check_state, compute_dtype, layout,
-)  # fmt: skip
-from .carried import carries_s_alone, prev_windows
+    Sizes,
+    State,
+    check_arguments,
+    check_cu_seqlens,
+    check_offsets,
+    check_state,
+    compute_dtype,
+    signature,
+)
 from .generated import load_source
 from .start import start_value
 from .step import step_source
@@ -75,8 +81,8 @@ class Operator:
             self._check_backend(backend)
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"{rule.name}: chunk_size = {chunk_size}: expected at least 1")
-        self.carries_dict = not carries_s_alone(rule)
-        self.carried = (*(s.name for s in rule.states), *(f"prev.{name}" for name in prev_windows(rule)))
+        self.signature = signature(rule)
+        self.carries_dict = self.signature.carries_dict
         self._modules: dict[str, ModuleType] = {}
         self._reference = load_source(step_source(rule), f"{rule.name}.step")
 
@@ -121,8 +127,8 @@ class Operator:
         output: torch.dtype | None = None,
     ) -> tuple[Tensor, State]:  # fmt: skip
         """A call with everything checked, as it runs outside of any trace. `output` replaces the output's dtype."""
-        sizes = check_arguments(self.rule, tensors, token)
-        batch = sizes.B if cu_seqlens is None else check_cu_seqlens(self.rule, cu_seqlens, sizes)
+        sizes = check_arguments(self.signature, tensors, token)
+        batch = sizes.B if cu_seqlens is None else check_cu_seqlens(self.signature, cu_seqlens, sizes)
         dtype, device = compute_dtype(tensors), next(iter(tensors.values())).device
         output = output or self._output_dtype(tensors)
         before = self._state(state, replace(sizes, B=batch), dtype, device, "state" if token else "initial_state")
@@ -142,7 +148,7 @@ class Operator:
                 o, after = self._sequence(run, args, before, sizes)
             else:
                 offsets: list[int] = cu_seqlens.tolist()
-                check_offsets(self.rule, offsets, sizes.T)
+                check_offsets(self.signature, offsets, sizes.T)
                 o, after = self._packed(run, args, before, sizes, offsets)
         return _settled(o.to(output), after)
 
@@ -191,20 +197,21 @@ class Operator:
         if given is None:
             start: State = self._reference.start(sizes.B, sizes.H, sizes.K, sizes.V, dtype, device)
             return start
-        return _map(lambda x: x.to(dtype), check_state(self.rule, given, sizes, device, name))
+        return _map(lambda x: x.to(dtype), check_state(self.signature, given, sizes, device, name))
 
     def _prepared(
         self, tensors: dict[str, Tensor], sizes: Sizes, dtype: torch.dtype, device: torch.device, token: bool = False
     ) -> list[Tensor]:
         """The arguments in the order of the generated functions, in one dtype and with H heads each."""
         args = []
+        layouts = self.signature.token if token else self.signature.sequence
         for d in arguments_of(self.rule):
             if d.name not in tensors:
                 assert isinstance(d, Param)
                 args.append(start_value(d, sizes.H, sizes.K, sizes.V, dtype=dtype, device=device))
                 continue
             x = tensors[d.name].to(dtype)
-            dim = layout(d, token).index("H")
+            dim = layouts[d.name].index("H")
             args.append(x if x.shape[dim] == sizes.H else x.repeat_interleave(sizes.H // x.shape[dim], dim))
         return args
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .arguments import State, check_arguments, check_cu_seqlens, check_state, compute_dtype, layout, state_shapes
+from .arguments import State, check_arguments, check_cu_seqlens, check_state, compute_dtype, state_shapes
 from .start import start_value
 from .text import arguments_of
 
@@ -40,7 +40,7 @@ def fingerprint(op: Operator) -> str:
     return f"{op.rule.name}_{op.backend}_{hashlib.sha256(what.encode()).hexdigest()[:12]}"
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def registered(op: Operator) -> str:
     """The name of the forward operator, which is registered once a process and fingerprint."""
     name = fingerprint(op)
@@ -68,8 +68,8 @@ def through_op(
         o, *after = getattr(torch.ops.stateir, name).default(names, given, which, before, cu_seqlens, token, dtype)
     else:
         static = name, names, which, token, dtype, len(given)
-        o, *after = _Transformed.apply(static, cu_seqlens, *given, *before)
-    return o, dict(zip(op.carried, after, strict=True)) if op.carries_dict else after[0]
+        o, *after = _Transformed.apply(static, cu_seqlens, *given, *before)  # type: ignore[no-untyped-call]
+    return o, dict(zip(op.signature.parts, after, strict=True)) if op.carries_dict else after[0]
 
 
 def _register(op: Operator, name: str) -> None:
@@ -169,17 +169,17 @@ def _fake(op: Operator) -> Any:
         token: bool, dtype: torch.dtype,
     ) -> list[Tensor]:  # fmt: skip
         arguments = dict(zip(names.split(","), tensors, strict=True))
-        sizes = check_arguments(op.rule, arguments, token)
+        sizes = check_arguments(op.signature, arguments, token)
         if cu_seqlens is not None:
-            sizes = replace(sizes, B=check_cu_seqlens(op.rule, cu_seqlens, sizes))
+            sizes = replace(sizes, B=check_cu_seqlens(op.signature, cu_seqlens, sizes))
         before, name = _state(op, parts, state), "state" if token else "initial_state"
         if before is not None:
-            check_state(op.rule, before, sizes, tensors[0].device, name)
+            check_state(op.signature, before, sizes, tensors[0].device, name)
         kind, like = compute_dtype(arguments), tensors[0]
         batch = sizes.B if cu_seqlens is None else 1
         shape = (batch, sizes.H, sizes.V) if token else (batch, sizes.T, sizes.H, sizes.V)
         o = like.new_empty(shape, dtype=dtype)
-        return [o, *(like.new_empty(s, dtype=kind) for s in state_shapes(op.rule, sizes).values())]
+        return [o, *(like.new_empty(s, dtype=kind) for s in state_shapes(op.signature, sizes).values())]
 
     return fake
 
@@ -245,16 +245,17 @@ class _Heads:
     """Independent calls as more heads of one call: nothing in a rule joins two heads. For vmap."""
 
     def __init__(self, op: Operator, count: int, token: bool) -> None:
-        self.rule, self.count, self.token = op.rule, count, token
-        self.dims = {d.name: layout(d, token).index("H") for d in arguments_of(op.rule)}
-        self.parts = {part: 2 if part.startswith("prev.") else 1 for part in op.carried}
+        self.rule, self.signature, self.count, self.token = op.rule, op.signature, count, token
+        layouts = op.signature.token if token else op.signature.sequence
+        self.dims = {name: layout.index("H") for name, layout in layouts.items()}
+        self.parts = {name: layout.index("H") for name, layout in op.signature.parts.items()}
         self.results = [1 if token else 2, *self.parts.values()]
 
     def arguments(self, names: str, tensors: list[Tensor], dims: Sequence[int | None]) -> dict[str, Tensor]:
         """The arguments with the heads of every call; a param that was left out depends on the head within its call."""
         given = dict(zip(names.split(","), tensors, strict=True))
         one = {n: x if d is None else x.select(d, 0) for (n, x), d in zip(given.items(), dims, strict=True)}
-        sizes = check_arguments(self.rule, one, self.token)
+        sizes = check_arguments(self.signature, one, self.token)
         for p in self.rule.params:
             if p.name not in given:
                 x = tensors[0]
@@ -269,11 +270,12 @@ class _Heads:
     def joined(self, x: Tensor, dim: int | None, head: int) -> Tensor:
         """x with the calls, along `dim` or the same for all, before its own heads."""
         x = x.unsqueeze(0).expand(self.count, *x.shape) if dim is None else x.movedim(dim, 0)
-        return x.movedim(0, head).flatten(head, head + 1)
+        joined: Tensor = x.movedim(0, head).flatten(head, head + 1)
+        return joined
 
     def split(self, x: Tensor, head: int) -> Tensor:
         """The inverse of `joined`: the calls along the first dimension."""
-        return x.unflatten(head, (self.count, -1)).movedim(head, 0)
+        return x.unflatten(head, (self.count, -1)).movedim(head, 0)  # type: ignore[no-any-return]
 
 
 def _forward_vmap(op: Operator, forward: Any) -> Any:
