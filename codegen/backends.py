@@ -9,11 +9,14 @@ from stateir.core import core
 from stateir.ir import Axis, Rule
 from stateir.normal import Core
 
+from .chunked import chunked_source
 from .chunked_module import sequence_source
 from .generated import load_source
-from .shape import shape_of
+from .prologue import prologue_source
+from .shape import Shape, shape_of
 from .step import step_source
-from .triton_module import triton_lacks, triton_source
+from .text import module
+from .triton_module import scan_parts, triton_lacks, triton_module, triton_source
 
 NAMES = ("step", "chunked", "triton")
 
@@ -43,6 +46,21 @@ def _core(rule: Rule) -> Core:
     form = normal_form(rule)
     assert form is not None, f"{rule.name} has no normal form"
     return core(form)
+
+
+def packed_functions(rule: Rule, backend: str) -> tuple[ModuleType, Shape]:
+    """A module with what a backend runs packed sequences by, and the shape of the tensors between its parts.
+
+    It has `prologue`, and `chunked` or the kernels' `_scan`.
+    """
+    form = _core(rule)
+    shape = shape_of(form)
+    docstring, prologue = f"{rule.name}, for packed sequences.", prologue_source(rule, form)
+    if backend == "triton":
+        text = triton_module(docstring, [*scan_parts(shape), prologue])
+    else:
+        text = module(docstring, [prologue, chunked_source(shape)])
+    return load_source(text, f"{rule.name}.packed.{backend}"), shape
 
 
 def functions(rule: Rule, backend: str, chunk_size: int | None) -> ModuleType:

@@ -26,7 +26,10 @@ from .arguments import (
     compute_dtype,
     signature,
 )
+from .chunked import default_chunk
 from .generated import load_source
+from .packed import by_kernels, chunk_size, chunks_of, run_packed
+from .shape import Shape
 from .start import start_value
 from .step import step_source
 from .text import arguments_of
@@ -84,6 +87,7 @@ class Operator:
         self.signature = signature(rule)
         self.carries_dict = self.signature.carries_dict
         self._modules: dict[str, ModuleType] = {}
+        self._packed_modules: dict[str, tuple[ModuleType, Shape]] = {}
         self._reference = load_source(step_source(rule), f"{rule.name}.step")
 
     def __reduce__(self) -> tuple[Callable[..., Operator], tuple[Rule, str]]:
@@ -113,7 +117,7 @@ class Operator:
         if self._opaque():
             o, state = through_op(self, tensors, initial_state, cu_seqlens, False, self._output_dtype(tensors))
         else:
-            o, state = self.evaluate(tensors, initial_state, cu_seqlens, False)
+            o, state = self.evaluate(tensors, initial_state, cu_seqlens, False, after=return_state)
         return o, state if return_state else None
 
     def step(self, *, state: State | None = None, **tensors: Tensor) -> tuple[Tensor, State]:
@@ -124,9 +128,12 @@ class Operator:
 
     def evaluate(
         self, tensors: dict[str, Tensor], state: State | None, cu_seqlens: Tensor | None, token: bool,
-        output: torch.dtype | None = None,
+        output: torch.dtype | None = None, after: bool = True,
     ) -> tuple[Tensor, State]:  # fmt: skip
-        """A call with everything checked, as it runs outside of any trace. `output` replaces the output's dtype."""
+        """A call with everything checked, as it runs outside of any trace. `output` replaces the output's dtype.
+
+        Without `after` the state after it need not be right.
+        """
         sizes = check_arguments(self.signature, tensors, token)
         batch = sizes.B if cu_seqlens is None else check_cu_seqlens(self.signature, cu_seqlens, sizes)
         dtype, device = compute_dtype(tensors), next(iter(tensors.values())).device
@@ -139,24 +146,23 @@ class Operator:
                 step = self._reference.step
                 if backend == "triton" and not _differentiated([*args, before]):
                     step = self._functions("triton").step
-                o, after = step(before, *args)
-                return _settled(o.to(output), after)
+                return _settled(output, *step(before, *args))
             run = self._functions(backend).run
             if backend == "triton":  # the value input's dtype decides how its products are taken
                 args[self._value] = args[self._value].to(output)
             if cu_seqlens is None:
-                o, after = self._sequence(run, args, before, sizes)
+                result = self._sequence(run, args, before, sizes)
+            elif backend == "step":
+                result = self._one_by_one(run, args, before, sizes, cu_seqlens)
             else:
-                offsets: list[int] = cu_seqlens.tolist()
-                check_offsets(self.signature, offsets, sizes.T)
-                o, after = self._packed(run, args, before, sizes, offsets)
-        return _settled(o.to(output), after)
+                result = self._packed(backend, args, before, sizes, cu_seqlens, after)
+        return _settled(output, *result)
 
     def _opaque(self) -> bool:
-        """Whether the call is to be one PyTorch operator: while it is traced; and kernels, while it is transformed."""
+        """Whether the call is to be one PyTorch operator: while it is traced or, but for the step loop, transformed."""
         if torch.compiler.is_compiling():
             return True
-        return self.backend in ("auto", "triton") and transformed() and self.backends["triton"] is None
+        return self.backend != "step" and self.backends["chunked"] is None and transformed()
 
     def source(self, target: str = "torch") -> str:
         """The generated text: of a backend by name, or with "torch" of the best PyTorch backend that the rule has."""
@@ -223,22 +229,45 @@ class Operator:
         return run(*args, state)
 
     def _packed(
-        self,
-        run: Callable[..., tuple[Tensor, State]],
-        args: list[Tensor],
-        state: State,
-        sizes: Sizes,
-        offsets: list[int],
+        self, backend: str, args: list[Tensor], state: State, sizes: Sizes, cu_seqlens: Tensor, after: bool
     ) -> tuple[Tensor, State]:
-        """Each packed sequence by itself; an empty one keeps its state."""
+        """All packed sequences at once, by chunks; their offsets are read where they are."""
+        if cu_seqlens.device.type == "cpu":
+            check_offsets(self.signature, cu_seqlens.tolist(), sizes.T)
+        N, names = cu_seqlens.shape[0] - 1, self.signature.inputs
+        if N == 0 or sizes.T == 0:
+            return args[0].new_zeros(1, sizes.T, sizes.H, sizes.V), state
+        if backend not in self._packed_modules:
+            self._packed_modules[backend] = backends.packed_functions(self.rule, backend)
+        module, shape = self._packed_modules[backend]
+        dtype = (state["S"] if isinstance(state, dict) else state).dtype
+        chunked = by_kernels(module._scan, shape, args[self._value].dtype) if backend == "triton" else module.chunked
+        largest = self.chunk_size or default_chunk(shape)
+        chunks = chunks_of(cu_seqlens.to(args[0].device), sizes.T, chunk_size(sizes.T, N, largest))
+        args = [x.to(dtype) for x in args]
+        inputs, params = dict(zip(names, args, strict=False)), args[len(names) :]
+        return run_packed(module.prologue, chunked, shape, inputs, params, state, chunks, after)
+
+    def _one_by_one(
+        self, run: Callable[..., tuple[Tensor, State]], args: list[Tensor], state: State, sizes: Sizes,
+        cu_seqlens: Tensor,
+    ) -> tuple[Tensor, State]:  # fmt: skip
+        """Each packed sequence by itself; an empty one keeps its state. The offsets are read by the host."""
+        offsets: list[int] = cu_seqlens.tolist()
+        check_offsets(self.signature, offsets, sizes.T)
         inputs, params = args[: len(self.rule.inputs)], args[len(self.rule.inputs) :]
         outputs: list[Tensor] = []
         states: list[State] = []
         for n, (first, last) in enumerate(itertools.pairwise(offsets)):
+            if first == last:
+                states.append(_map(operator.itemgetter(slice(n, n + 1)), state))
+                continue
             own = _map(operator.itemgetter(slice(n, n + 1)), state)
-            o, after = self._sequence(run, [*(x[:, first:last] for x in inputs), *params], own, sizes)
+            o, after = run(*(x[:, first:last] for x in inputs), *params, own)
             outputs.append(o)
             states.append(after)
+        if not outputs:
+            return args[0].new_zeros(1, 0, sizes.H, sizes.V), state
         return torch.cat(outputs, 1), _joined(states)
 
     @property
@@ -259,9 +288,9 @@ def _differentiated(args: list[Tensor | State]) -> bool:
     return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
-def _settled(o: Tensor, state: State) -> tuple[Tensor, State]:
+def _settled(dtype: torch.dtype, o: Tensor, state: State) -> tuple[Tensor, State]:
     """What a call returns: contiguous. So are its gradients, whose strides would otherwise choose the order of sums."""
-    o, state = o.contiguous(), _map(Tensor.contiguous, state)
+    o, state = o.to(dtype).contiguous(), _map(Tensor.contiguous, state)
     if not transformed():
         for x in (o, *(state.values() if isinstance(state, dict) else (state,))):
             if x.requires_grad and not x.is_leaf:
