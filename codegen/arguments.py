@@ -175,6 +175,22 @@ def check_offsets(rule: Signature, offsets: list[int], T: int) -> None:
         )
 
 
+def check_slots(rule: Signature, slots: object, state: State) -> Tensor:
+    """The rows [B] of a state's tensors that a token's sequences have, as int64."""
+    where = f"{rule.name}: argument 'slots'"
+    if not isinstance(slots, Tensor) or slots.dtype not in (torch.int32, torch.int64):
+        kind = slots.dtype if isinstance(slots, Tensor) else type(slots).__name__
+        raise TypeError(f"{where}: expected an int32 or int64 tensor, got {kind}")
+    if slots.ndim != 1:
+        raise ValueError(f"{where}: expected [B], got {list(slots.shape)}")
+    if slots.device.type == "cpu" and not torch.compiler.is_compiling():
+        rows = min(x.shape[0] for x in (state.values() if isinstance(state, dict) else (state,)))
+        taken = slots.tolist()
+        if len(set(taken)) < len(taken) or any(not 0 <= n < rows for n in taken):
+            raise ValueError(f"{where}: expected different numbers from 0 to {rows - 1}, got {taken}")
+    return slots.long()
+
+
 def compute_dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
     """The dtype of states and sums: float64 if any argument is, else float32."""
     return torch.float64 if any(x.dtype == torch.float64 for x in tensors.values()) else torch.float32

@@ -11,7 +11,7 @@ from stateir.normal import Core
 
 from .chunked import chunked_source
 from .chunked_module import sequence_source
-from .generated import load_source
+from .first_use import Configuration, configured
 from .prologue import prologue_source
 from .shape import Shape, shape_of
 from .step import step_source
@@ -48,7 +48,7 @@ def _core(rule: Rule) -> Core:
     return core(form)
 
 
-def packed_functions(rule: Rule, backend: str) -> tuple[ModuleType, Shape]:
+def packed_functions(rule: Rule, backend: str, configuration: Configuration) -> tuple[ModuleType, Shape]:
     """A module with what a backend runs packed sequences by, and the shape of the tensors between its parts.
 
     It has `prologue`, and `chunked` or the kernels' `_scan`.
@@ -60,9 +60,14 @@ def packed_functions(rule: Rule, backend: str) -> tuple[ModuleType, Shape]:
         text = triton_module(docstring, [*scan_parts(shape), prologue])
     else:
         text = module(docstring, [prologue, chunked_source(shape)])
-    return load_source(text, f"{rule.name}.packed.{backend}"), shape
+    return configured(text, label(rule, f"packed.{backend}"), configuration), shape
 
 
-def functions(rule: Rule, backend: str, chunk_size: int | None) -> ModuleType:
+def functions(rule: Rule, backend: str, chunk_size: int | None, configuration: Configuration) -> ModuleType:
     """The backend's module: `run(inputs..., params..., state)` gives the output and the state after it."""
-    return load_source(source(rule, backend, chunk_size), f"{rule.name}.{backend}")
+    return configured(source(rule, backend, chunk_size), label(rule, backend), configuration)
+
+
+def label(rule: Rule, backend: str) -> str:
+    """What tracebacks show of a generated module."""
+    return f"{rule.name}.{backend}"

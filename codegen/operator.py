@@ -22,11 +22,13 @@ from .arguments import (
     check_arguments,
     check_cu_seqlens,
     check_offsets,
+    check_slots,
     check_state,
     compute_dtype,
     signature,
 )
 from .chunked import default_chunk
+from .first_use import Configuration, choose, wanted
 from .generated import load_source
 from .packed import by_kernels, chunk_size, chunks_of, run_packed
 from .shape import Shape
@@ -36,21 +38,25 @@ from .text import arguments_of
 from .torch_ops import through_op, transformed
 
 # A rule's tensors are passed by name beside these; `state`, that of `step`, is a keyword of the language.
-_OWN_ARGUMENTS = ("self", "initial_state", "return_state", "cu_seqlens")
+DEFAULT = Configuration()
+_OWN_ARGUMENTS = ("self", "initial_state", "return_state", "cu_seqlens", "inplace", "slots")
 
 
 class BackendError(ValueError):
     """The rule does not have the backend that was asked for; the message says why and which ones it has."""
 
 
-def compile(rule: Rule, backend: str = "auto", *, chunk_size: int | None = None) -> Operator:
+def compile(
+    rule: Rule, backend: str = "auto", *, chunk_size: int | None = None, check_kernels: bool = True
+) -> Operator:
     """The operator of a rule.
 
     `backend` is "step" (every rule), "chunked", "triton" or "auto", which chooses at each call by the tensors' device
     among the backends that the rule has: on a CPU chunked, else step; on a GPU triton, else as on a CPU. A backend that
     the rule lacks is a BackendError; nothing falls back silently. `chunk_size` is that of the chunked backend.
+    `check_kernels` is whether compiled kernels are compared with the reference on their first use (first_use.py).
     """
-    return Operator(rule, backend, chunk_size=chunk_size)
+    return Operator(rule, backend, chunk_size=chunk_size, check_kernels=check_kernels)
 
 
 class Operator:
@@ -60,7 +66,9 @@ class Operator:
     says whether its state is a dict by name or the tensor S.
     """
 
-    def __init__(self, rule: Rule, backend: str = "auto", *, chunk_size: int | None = None) -> None:
+    def __init__(
+        self, rule: Rule, backend: str = "auto", *, chunk_size: int | None = None, check_kernels: bool = True
+    ) -> None:
         given: object = rule
         if not isinstance(given, Rule):
             hint = "; stateir.load(name) or stateir.parse(text) makes one" if isinstance(given, str) else ""
@@ -70,6 +78,7 @@ class Operator:
         self.rule = rule
         self.backend = backend
         self.chunk_size = chunk_size
+        self.check_kernels = check_kernels
         self.backends = {name: backends.lacks(rule, name) for name in backends.NAMES}
         for d in arguments_of(rule):
             if d.name in _OWN_ARGUMENTS:
@@ -86,13 +95,15 @@ class Operator:
             raise ValueError(f"{rule.name}: chunk_size = {chunk_size}: expected at least 1")
         self.signature = signature(rule)
         self.carries_dict = self.signature.carries_dict
-        self._modules: dict[str, ModuleType] = {}
-        self._packed_modules: dict[str, tuple[ModuleType, Shape]] = {}
+        self._modules: dict[tuple[str, Configuration], ModuleType] = {}
+        self._packed_modules: dict[tuple[str, Configuration], tuple[ModuleType, Shape]] = {}
+        self._chosen: dict[tuple[int, int, torch.dtype, torch.device], Configuration] = {}
         self._reference = load_source(step_source(rule), f"{rule.name}.step")
 
     def __reduce__(self) -> tuple[Callable[..., Operator], tuple[Rule, str]]:
         """Copies and pickles hold what the operator was compiled from; modules are made anew."""
-        return functools.partial(Operator, chunk_size=self.chunk_size), (self.rule, self.backend)
+        options = {"chunk_size": self.chunk_size, "check_kernels": self.check_kernels}
+        return functools.partial(Operator, **options), (self.rule, self.backend)  # type: ignore[arg-type]
 
     def __repr__(self) -> str:
         return f"Operator({self.rule.name}, backend={self.backend!r})"
@@ -120,8 +131,31 @@ class Operator:
             o, state = self.evaluate(tensors, initial_state, cu_seqlens, False, after=return_state)
         return o, state if return_state else None
 
-    def step(self, *, state: State | None = None, **tensors: Tensor) -> tuple[Tensor, State]:
-        """One token: inputs [B, H, ...] without the time dimension; the output [B, H, V] and the state after it."""
+    def step(
+        self, *, state: State | None = None, inplace: bool = False, slots: Tensor | None = None, **tensors: Tensor
+    ) -> tuple[Tensor, State]:
+        """One token: inputs [B, H, ...] without the time dimension; the output [B, H, V] and the state after it.
+
+        inplace: the state after is written into `state`, in its own dtype, which is also what is returned. Without
+            gradients alone.
+        slots: [B] different whole numbers, for states of more sequences than those of this token: `state` is [M, ...],
+            sequence b has its row slots[b], and the state after is all M rows. Checked on the CPU alone.
+        """
+        if not inplace and slots is None:
+            return self._token(state, tensors)
+        if state is None:
+            raise ValueError(f"{self.rule.name}: argument 'state': inplace and slots need one, got None")
+        if inplace and _differentiated([*tensors.values(), state]):
+            raise ValueError(f"{self.rule.name}: argument 'inplace': has no gradient; call it under torch.no_grad()")
+        if slots is None:
+            o, after = self._token(state, tensors)
+            return o, _pairwise(Tensor.copy_, state, after)
+        rows = check_slots(self.signature, slots, state)
+        o, after = self._token(_map(lambda x: x.index_select(0, rows), state), tensors)
+        put = Tensor.index_copy_ if inplace else Tensor.index_copy
+        return o, _pairwise(lambda every, x: put(every, 0, rows, x.to(every.dtype)), state, after)
+
+    def _token(self, state: State | None, tensors: dict[str, Tensor]) -> tuple[Tensor, State]:
         if self._opaque():
             return through_op(self, tensors, state, None, True, self._output_dtype(tensors))
         return self.evaluate(tensors, state, None, True)
@@ -145,17 +179,18 @@ class Operator:
             if token:
                 step = self._reference.step
                 if backend == "triton" and not _differentiated([*args, before]):
-                    step = self._functions("triton").step
+                    step = self._functions("triton", self._configuration(sizes, output, device)).step
                 return _settled(output, *step(before, *args))
-            run = self._functions(backend).run
+            chosen = DEFAULT
             if backend == "triton":  # the value input's dtype decides how its products are taken
                 args[self._value] = args[self._value].to(output)
+                chosen = self._configuration(sizes, output, device)
             if cu_seqlens is None:
-                result = self._sequence(run, args, before, sizes)
+                result = self._sequence(self._functions(backend, chosen).run, args, before, sizes)
             elif backend == "step":
-                result = self._one_by_one(run, args, before, sizes, cu_seqlens)
+                result = self._one_by_one(args, before, sizes, cu_seqlens)
             else:
-                result = self._packed(backend, args, before, sizes, cu_seqlens, after)
+                result = self._packed(backend, chosen, args, before, sizes, cu_seqlens, after)
         return _settled(output, *result)
 
     def _opaque(self) -> bool:
@@ -191,11 +226,24 @@ class Operator:
             raise ValueError(f"{self.rule.name}: the triton backend needs CUDA tensors; got tensors on {device}")
         return self.backend
 
-    def _functions(self, backend: str) -> ModuleType:
+    def _functions(self, backend: str, configuration: Configuration = DEFAULT) -> ModuleType:
         """The backend's generated module, made once."""
-        if backend not in self._modules:
-            self._modules[backend] = backends.functions(self.rule, backend, self.chunk_size)
-        return self._modules[backend]
+        key = backend, configuration
+        if key not in self._modules:
+            self._modules[key] = backends.functions(self.rule, backend, self.chunk_size, configuration)
+        return self._modules[key]
+
+    def _configuration(self, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Configuration:
+        """The tiles of the kernels, which were seen to compute the rule with these head sizes, here."""
+        if not self.check_kernels or not wanted(device):
+            return DEFAULT
+        key = sizes.K, sizes.V, dtype, device
+        if key not in self._chosen:
+            if torch.cuda.is_current_stream_capturing():
+                raise RuntimeError(f"{self.rule.name}: the first call checks the kernels: make one before capture")
+            source, label = backends.source(self.rule, "triton", None), backends.label(self.rule, "triton")
+            self._chosen[key] = choose(self.rule, source, label, self._reference, sizes.K, sizes.V, dtype, device)
+        return self._chosen[key]
 
     def _state(
         self, given: State | None, sizes: Sizes, dtype: torch.dtype, device: torch.device, name: str
@@ -229,17 +277,19 @@ class Operator:
         return run(*args, state)
 
     def _packed(
-        self, backend: str, args: list[Tensor], state: State, sizes: Sizes, cu_seqlens: Tensor, after: bool
-    ) -> tuple[Tensor, State]:
+        self, backend: str, configuration: Configuration, args: list[Tensor], state: State, sizes: Sizes,
+        cu_seqlens: Tensor, after: bool,
+    ) -> tuple[Tensor, State]:  # fmt: skip
         """All packed sequences at once, by chunks; their offsets are read where they are."""
         if cu_seqlens.device.type == "cpu":
             check_offsets(self.signature, cu_seqlens.tolist(), sizes.T)
         N, names = cu_seqlens.shape[0] - 1, self.signature.inputs
         if N == 0 or sizes.T == 0:
             return args[0].new_zeros(1, sizes.T, sizes.H, sizes.V), state
-        if backend not in self._packed_modules:
-            self._packed_modules[backend] = backends.packed_functions(self.rule, backend)
-        module, shape = self._packed_modules[backend]
+        key = backend, configuration
+        if key not in self._packed_modules:
+            self._packed_modules[key] = backends.packed_functions(self.rule, backend, configuration)
+        module, shape = self._packed_modules[key]
         dtype = (state["S"] if isinstance(state, dict) else state).dtype
         chunked = by_kernels(module._scan, shape, args[self._value].dtype) if backend == "triton" else module.chunked
         largest = self.chunk_size or default_chunk(shape)
@@ -249,9 +299,8 @@ class Operator:
         return run_packed(module.prologue, chunked, shape, inputs, params, state, chunks, after)
 
     def _one_by_one(
-        self, run: Callable[..., tuple[Tensor, State]], args: list[Tensor], state: State, sizes: Sizes,
-        cu_seqlens: Tensor,
-    ) -> tuple[Tensor, State]:  # fmt: skip
+        self, args: list[Tensor], state: State, sizes: Sizes, cu_seqlens: Tensor
+    ) -> tuple[Tensor, State]:
         """Each packed sequence by itself; an empty one keeps its state. The offsets are read by the host."""
         offsets: list[int] = cu_seqlens.tolist()
         check_offsets(self.signature, offsets, sizes.T)
@@ -263,7 +312,7 @@ class Operator:
                 states.append(_map(operator.itemgetter(slice(n, n + 1)), state))
                 continue
             own = _map(operator.itemgetter(slice(n, n + 1)), state)
-            o, after = run(*(x[:, first:last] for x in inputs), *params, own)
+            o, after = self._functions("step").run(*(x[:, first:last] for x in inputs), *params, own)
             outputs.append(o)
             states.append(after)
         if not outputs:
@@ -305,6 +354,14 @@ def _contiguous(gradient: Tensor | None) -> Tensor | None:
 def _map(f: Callable[[Tensor], Tensor], state: State) -> State:
     """f applied to every tensor of a state."""
     return {key: f(x) for key, x in state.items()} if isinstance(state, dict) else f(state)
+
+
+def _pairwise(f: Callable[[Tensor, Tensor], Tensor], a: State, b: State) -> State:
+    """f applied to the tensors of two states, part by part."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return {key: f(x, b[key]) for key, x in a.items()}
+    assert isinstance(a, Tensor) and isinstance(b, Tensor)
+    return f(a, b)
 
 
 def _joined(states: list[State]) -> State:

@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from stateir.printer import fingerprint as rule_fingerprint
+
 from .arguments import State, check_arguments, check_cu_seqlens, check_state, compute_dtype, state_shapes
 from .start import start_value
-from .text import arguments_of
 
 if TYPE_CHECKING:
     from .operator import Operator
@@ -34,16 +35,16 @@ _lock = threading.Lock()
 _known: set[str] = set()
 
 
-def fingerprint(op: Operator) -> str:
+def operator_name(op: Operator) -> str:
     """The name of an operator's PyTorch operators: equal for operators that compute the same."""
-    what = repr((op.backend, op.chunk_size, arguments_of(op.rule), op.rule.states, op.rule.lines))
+    what = f"{rule_fingerprint(op.rule)} {op.backend} {op.chunk_size} {op.check_kernels}"
     return f"{op.rule.name}_{op.backend}_{hashlib.sha256(what.encode()).hexdigest()[:12]}"
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def registered(op: Operator) -> str:
     """The name of the forward operator, which is registered once a process and fingerprint."""
-    name = fingerprint(op)
+    name = operator_name(op)
     with _lock:
         if name not in _known:
             _register(op, name)
@@ -122,7 +123,7 @@ def _backward_implementation(op: Operator) -> Any:
         names: str, tensors: Sequence[Tensor], parts: str, state: Sequence[Tensor], cu_seqlens: Tensor | None,
         token: bool, dtype: torch.dtype, needs: Sequence[bool], given: Sequence[bool], grads: Sequence[Tensor],
     ) -> list[Tensor]:  # fmt: skip
-        with _recording():
+        with recording():
             leaves = [x.detach().requires_grad_(n) for x, n in zip([*tensors, *state], needs, strict=True)]
             own, before = leaves[: len(tensors)], leaves[len(tensors) :]
             found = _run(op, names, own, parts, before, cu_seqlens, token, dtype)
@@ -140,7 +141,7 @@ def _backward_implementation(op: Operator) -> Any:
 
 
 @contextmanager
-def _recording() -> Iterator[None]:
+def recording() -> Iterator[None]:
     """Autograd within an operator's own code, below which PyTorch turns it off."""
     excluded = torch._C._dispatch_tls_local_exclude_set()
     for key in (torch._C.DispatchKey.AutogradCPU, torch._C.DispatchKey.AutogradCUDA):

@@ -342,7 +342,7 @@ def test_copies_and_pickles_are_the_same_operator(backend: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["input", "param"])
-@pytest.mark.parametrize("name", ["self", "initial_state", "return_state", "cu_seqlens"])
+@pytest.mark.parametrize("name", ["self", "initial_state", "return_state", "cu_seqlens", "inplace", "slots"])
 def test_names_of_the_call_itself_are_refused(kind: str, name: str) -> None:
     rule = stateir.parse(
         f"rule r\ninput k: key, v: value\n{kind} {name}: key\nupdate S += outer(k, v)\nread o = {name} @ S\n"
