@@ -120,6 +120,7 @@ class Operator:
         initial_state: what `return_state` gives: S [B, H, K, V], or for a rule that carries more a dict of "S", its
             states by name and "prev.x" [B, n, H, ...] for its look-back windows. Default: the rule's start values.
         cu_seqlens: offsets [N + 1] (int32 or int64) of N sequences packed along T; B is 1, states are then [N, ...].
+            Their values are checked on the CPU alone: on a GPU that would wait for it.
 
         Prologue, states and sums are in float32 (float64 if any argument is); the output [B, T, H, V] has the dtype of
         the rule's first value input, or that of autocast where it is on. Raises ValueError or TypeError, naming the

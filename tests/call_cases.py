@@ -111,13 +111,15 @@ def packed_with_empty_sequences(op: Operator, device: str, limit: float) -> None
 def strides(op: Operator, device: str) -> None:
     """H06: upstream gradients and inputs of any stride have the bits of contiguous ones, and none is written to."""
     x, S = drawn(op, device, T=100), drawn_state(op, device)
-    leaves = [*x.values(), S]
+    leaves = [t for t in [*x.values(), *parts(S).values()] if t.requires_grad]
     o, after = op(**x, initial_state=S, return_state=True)
+    results = [o, *parts(after).values()]
     kept = [t.detach().clone() for t in leaves]
 
     def back(up: Tensor) -> list[Tensor]:
         before = up.clone()
-        found = gradients([o, after], leaves, [up, torch.ones_like(after)], retain_graph=True)
+        every = [up, *(torch.ones_like(t) for t in results[1:])]
+        found = gradients(results, leaves, every, retain_graph=True)
         assert torch.equal(up, before)
         return found
 
@@ -128,14 +130,14 @@ def strides(op: Operator, device: str) -> None:
     for up in (wide, turned):
         assert not up.is_contiguous()
         equal(back(up), back(up.contiguous()))
-    equal([t.detach() for t in leaves], kept)
-    one = {n: t.detach()[:, :, :1] for n, t in x.items()}
-    expanded = {n: t.expand(t.shape[0], t.shape[1], 2, *t.shape[3:]) for n, t in one.items()}
+    inputs = {i.name: x[i.name].detach()[:, :, :1] for i in op.rule.inputs}
+    params = {p.name: x[p.name].detach() for p in op.rule.params}
+    expanded = {n: t.expand(t.shape[0], t.shape[1], 2, *t.shape[3:]) for n, t in inputs.items()}
     sliced = {n: torch.stack((t, t), -1)[..., 0] for n, t in expanded.items()}
     turned_in = {n: t.transpose(1, 2).contiguous().transpose(1, 2) for n, t in expanded.items()}
-    want, _ = op(**{n: t.contiguous() for n, t in expanded.items()})
+    want, _ = op(**{n: t.contiguous() for n, t in expanded.items()}, **params)
     for given in (expanded, sliced, turned_in):
-        equal([op(**given)[0]], [want])
+        equal([op(**given, **params)[0]], [want])
     equal([t.detach() for t in leaves], kept)
 
 

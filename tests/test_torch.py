@@ -61,14 +61,13 @@ def same(a: list[Tensor], b: list[Tensor]) -> None:
         assert x.shape == y.shape and x.dtype == y.dtype and torch.equal(x, y)
 
 
-def each(*fast_kernels: str) -> Any:
-    """Every rule on every backend; of the interpreted kernels only some in the fast suite."""
-    pairs = [pytest.param(n, b, marks=[pytest.mark.slow] * (b == "triton" and n not in fast_kernels))
-             for b in BACKENDS for n in RULES]  # fmt: skip
+def each(*fast: tuple[str, str]) -> Any:
+    """Every rule on every backend, some of them in the fast suite."""
+    pairs = [pytest.param(n, b, marks=[] if (n, b) in fast else pytest.mark.slow) for b in BACKENDS for n in RULES]
     return pytest.mark.parametrize(("name", "backend"), pairs)
 
 
-@each("retention")
+@each(("gdn2", "chunked"), ("mlstm", "chunked"), ("retention", "triton"))
 def test_compiled_in_one_graph_has_the_same_bits(name: str, backend: str) -> None:
     op = operator(name, backend)
     compiled = torch.compile(op, fullgraph=True, dynamic=True, backend="aot_eager")
@@ -103,7 +102,7 @@ def test_compiled_by_inductor_has_the_same_bits(name: str) -> None:
         same(results(compiled, x), results(op, x))
 
 
-@pytest.mark.parametrize(("name", "backend"), [("gdn2", "step"), ("gdn2", "chunked"), ("mlstm", "chunked")])
+@each(("mlstm", "chunked"))
 def test_compiled_with_states_packed_and_token_by_token(name: str, backend: str) -> None:
     op = operator(name, backend)
     x = sample(op, 7)
@@ -146,11 +145,7 @@ def operator_arguments(op: Operator, T: int, strided: bool = False, **given: Any
     return ",".join(x), [*x.values()], ",".join(state), [*state.values()], given.get("cu"), False, torch.float32
 
 
-CLEAN = [(name, "chunked") for name in RULES] + [("gdn2", "step"), ("retention", "triton")]
-CLEAN += [pytest.param(name, "triton", marks=pytest.mark.slow) for name in RULES[:3]]  # type: ignore[list-item]
-
-
-@pytest.mark.parametrize(("name", "backend"), CLEAN)
+@each(("mamba3", "chunked"), ("retention", "chunked"))
 def test_h11_operators_are_clean(name: str, backend: str) -> None:
     """https://github.com/PrimeIntellect-ai/prime-rl/pull/3567: a fake has the strides of the real result."""
     op = operator(name, backend)
@@ -169,7 +164,7 @@ def test_h11_operators_are_clean(name: str, backend: str) -> None:
         )
 
 
-@pytest.mark.parametrize("T", [0, 1, 70])
+@pytest.mark.parametrize("T", [0, pytest.param(1, marks=pytest.mark.slow), 70])
 def test_h11_operators_with_a_state_and_offsets(T: int) -> None:
     op = operator("mlstm", "chunked")
     forward = getattr(torch.ops.stateir, registered(op)).default
@@ -181,7 +176,7 @@ def test_h11_operators_with_a_state_and_offsets(T: int) -> None:
     torch.library.opcheck(forward, operator_arguments(op, T, state=state))
 
 
-@each("retention")
+@each(("mamba3", "chunked"), ("retention", "chunked"), ("mlstm", "step"))
 def test_vmap_and_grad(name: str, backend: str) -> None:
     """Several calls at once, with arguments of each call and of all, equal those calls one after the other."""
     op, T = operator(name, backend), 3 if backend == "triton" else 9
