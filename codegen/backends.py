@@ -9,11 +9,14 @@ from stateir.core import core
 from stateir.ir import Axis, Rule
 from stateir.normal import Core
 
+from .chunked import chunked_source
 from .chunked_module import sequence_source
-from .generated import load_source
-from .shape import shape_of
+from .first_use import Configuration, configured
+from .prologue import prologue_source
+from .shape import Shape, shape_of
 from .step import step_source
-from .triton_module import triton_lacks, triton_source
+from .text import module
+from .triton_module import scan_parts, triton_lacks, triton_module, triton_source
 
 NAMES = ("step", "chunked", "triton")
 
@@ -45,6 +48,26 @@ def _core(rule: Rule) -> Core:
     return core(form)
 
 
-def functions(rule: Rule, backend: str, chunk_size: int | None) -> ModuleType:
+def packed_functions(rule: Rule, backend: str, configuration: Configuration) -> tuple[ModuleType, Shape]:
+    """A module with what a backend runs packed sequences by, and the shape of the tensors between its parts.
+
+    It has `prologue`, and `chunked` or the kernels' `_scan`.
+    """
+    form = _core(rule)
+    shape = shape_of(form)
+    docstring, prologue = f"{rule.name}, for packed sequences.", prologue_source(rule, form)
+    if backend == "triton":
+        text = triton_module(docstring, [*scan_parts(shape), prologue])
+    else:
+        text = module(docstring, [prologue, chunked_source(shape)])
+    return configured(text, label(rule, f"packed.{backend}"), configuration), shape
+
+
+def functions(rule: Rule, backend: str, chunk_size: int | None, configuration: Configuration) -> ModuleType:
     """The backend's module: `run(inputs..., params..., state)` gives the output and the state after it."""
-    return load_source(source(rule, backend, chunk_size), f"{rule.name}.{backend}")
+    return configured(source(rule, backend, chunk_size), label(rule, backend), configuration)
+
+
+def label(rule: Rule, backend: str) -> str:
+    """What tracebacks show of a generated module."""
+    return f"{rule.name}.{backend}"

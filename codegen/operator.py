@@ -7,6 +7,7 @@ import itertools
 import operator
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 
 import torch
@@ -15,29 +16,47 @@ from torch import Tensor
 from stateir.ir import Axis, Input, Param, Rule
 
 from . import backends
-from .arguments import Sizes, State, check_arguments, check_cu_seqlens, check_state, layout
-from .carried import carries_s_alone
+from .arguments import (
+    Sizes,
+    State,
+    check_arguments,
+    check_cu_seqlens,
+    check_offsets,
+    check_slots,
+    check_state,
+    compute_dtype,
+    signature,
+)
+from .chunked import default_chunk
+from .first_use import Configuration, choose, wanted
 from .generated import load_source
+from .packed import by_kernels, chunk_size, chunks_of, run_packed
+from .shape import Shape
 from .start import start_value
 from .step import step_source
 from .text import arguments_of
+from .torch_ops import through_op, transformed
 
 # A rule's tensors are passed by name beside these; `state`, that of `step`, is a keyword of the language.
-_OWN_ARGUMENTS = ("self", "initial_state", "return_state", "cu_seqlens")
+DEFAULT = Configuration()
+_OWN_ARGUMENTS = ("self", "initial_state", "return_state", "cu_seqlens", "inplace", "slots")
 
 
 class BackendError(ValueError):
     """The rule does not have the backend that was asked for; the message says why and which ones it has."""
 
 
-def compile(rule: Rule, backend: str = "auto", *, chunk_size: int | None = None) -> Operator:
+def compile(
+    rule: Rule, backend: str = "auto", *, chunk_size: int | None = None, check_kernels: bool = True
+) -> Operator:
     """The operator of a rule.
 
     `backend` is "step" (every rule), "chunked", "triton" or "auto", which chooses at each call by the tensors' device
     among the backends that the rule has: on a CPU chunked, else step; on a GPU triton, else as on a CPU. A backend that
     the rule lacks is a BackendError; nothing falls back silently. `chunk_size` is that of the chunked backend.
+    `check_kernels` is whether compiled kernels are compared with the reference on their first use (first_use.py).
     """
-    return Operator(rule, backend, chunk_size=chunk_size)
+    return Operator(rule, backend, chunk_size=chunk_size, check_kernels=check_kernels)
 
 
 class Operator:
@@ -47,7 +66,9 @@ class Operator:
     says whether its state is a dict by name or the tensor S.
     """
 
-    def __init__(self, rule: Rule, backend: str = "auto", *, chunk_size: int | None = None) -> None:
+    def __init__(
+        self, rule: Rule, backend: str = "auto", *, chunk_size: int | None = None, check_kernels: bool = True
+    ) -> None:
         given: object = rule
         if not isinstance(given, Rule):
             hint = "; stateir.load(name) or stateir.parse(text) makes one" if isinstance(given, str) else ""
@@ -57,6 +78,7 @@ class Operator:
         self.rule = rule
         self.backend = backend
         self.chunk_size = chunk_size
+        self.check_kernels = check_kernels
         self.backends = {name: backends.lacks(rule, name) for name in backends.NAMES}
         for d in arguments_of(rule):
             if d.name in _OWN_ARGUMENTS:
@@ -71,13 +93,17 @@ class Operator:
             self._check_backend(backend)
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"{rule.name}: chunk_size = {chunk_size}: expected at least 1")
-        self.carries_dict = not carries_s_alone(rule)
-        self._modules: dict[str, ModuleType] = {}
+        self.signature = signature(rule)
+        self.carries_dict = self.signature.carries_dict
+        self._modules: dict[tuple[str, Configuration], ModuleType] = {}
+        self._packed_modules: dict[tuple[str, Configuration], tuple[ModuleType, Shape]] = {}
+        self._chosen: dict[tuple[int, int, torch.dtype, torch.device], Configuration] = {}
         self._reference = load_source(step_source(rule), f"{rule.name}.step")
 
     def __reduce__(self) -> tuple[Callable[..., Operator], tuple[Rule, str]]:
         """Copies and pickles hold what the operator was compiled from; modules are made anew."""
-        return functools.partial(Operator, chunk_size=self.chunk_size), (self.rule, self.backend)
+        options = {"chunk_size": self.chunk_size, "check_kernels": self.check_kernels}
+        return functools.partial(Operator, **options), (self.rule, self.backend)  # type: ignore[arg-type]
 
     def __repr__(self) -> str:
         return f"Operator({self.rule.name}, backend={self.backend!r})"
@@ -94,39 +120,86 @@ class Operator:
         initial_state: what `return_state` gives: S [B, H, K, V], or for a rule that carries more a dict of "S", its
             states by name and "prev.x" [B, n, H, ...] for its look-back windows. Default: the rule's start values.
         cu_seqlens: offsets [N + 1] (int32 or int64) of N sequences packed along T; B is 1, states are then [N, ...].
+            Their values are checked on the CPU alone: on a GPU that would wait for it.
 
         Prologue, states and sums are in float32 (float64 if any argument is); the output [B, T, H, V] has the dtype of
         the rule's first value input, or that of autocast where it is on. Raises ValueError or TypeError, naming the
         argument, what was expected and what came.
         """
-        sizes = check_arguments(self.rule, tensors)
-        offsets = None if cu_seqlens is None else check_cu_seqlens(self.rule, cu_seqlens, sizes)
-        batch = sizes.B if offsets is None else len(offsets) - 1
-        dtype, device = _compute_dtype(tensors), next(iter(tensors.values())).device
-        state = self._state(initial_state, sizes, batch, dtype, device, "initial_state")
-        backend = self._backend(dtype, device)
-        run = self._functions(backend).run
-        with torch.autocast(device.type, enabled=False):
-            args = self._prepared(tensors, sizes, None if backend == "triton" else dtype, device)
-            if backend == "triton":  # the value input's dtype decides how products are taken, and is the output's
-                args[self._value] = args[self._value].to(self._output_dtype(tensors))
-            if offsets is None:
-                o, state = self._sequence(run, args, state, sizes)
-            else:
-                o, state = self._packed(run, args, state, sizes, offsets)
-        return o.to(self._output_dtype(tensors)), state if return_state else None
+        if self._opaque():
+            o, state = through_op(self, tensors, initial_state, cu_seqlens, False, self._output_dtype(tensors))
+        else:
+            o, state = self.evaluate(tensors, initial_state, cu_seqlens, False, after=return_state)
+        return o, state if return_state else None
 
-    def step(self, *, state: State | None = None, **tensors: Tensor) -> tuple[Tensor, State]:
-        """One token: inputs [B, H, ...] without the time dimension; the output [B, H, V] and the state after it."""
-        sizes = check_arguments(self.rule, tensors, token=True)
-        dtype, device = _compute_dtype(tensors), next(iter(tensors.values())).device
-        carried = self._state(state, sizes, sizes.B, dtype, device, "state")
+    def step(
+        self, *, state: State | None = None, inplace: bool = False, slots: Tensor | None = None, **tensors: Tensor
+    ) -> tuple[Tensor, State]:
+        """One token: inputs [B, H, ...] without the time dimension; the output [B, H, V] and the state after it.
+
+        inplace: the state after is written into `state`, in its own dtype, which is also what is returned. Without
+            gradients alone.
+        slots: [B] different whole numbers, for states of more sequences than those of this token: `state` is [M, ...],
+            sequence b has its row slots[b], and the state after is all M rows. Checked on the CPU alone.
+        """
+        if not inplace and slots is None:
+            return self._token(state, tensors)
+        if state is None:
+            raise ValueError(f"{self.rule.name}: argument 'state': inplace and slots need one, got None")
+        if inplace and _differentiated([*tensors.values(), state]):
+            raise ValueError(f"{self.rule.name}: argument 'inplace': has no gradient; call it under torch.no_grad()")
+        if slots is None:
+            o, after = self._token(state, tensors)
+            return o, _pairwise(Tensor.copy_, state, after)
+        rows = check_slots(self.signature, slots, state)
+        o, after = self._token(_map(lambda x: x.index_select(0, rows), state), tensors)
+        put = Tensor.index_copy_ if inplace else Tensor.index_copy
+        return o, _pairwise(lambda every, x: put(every, 0, rows, x.to(every.dtype)), state, after)
+
+    def _token(self, state: State | None, tensors: dict[str, Tensor]) -> tuple[Tensor, State]:
+        if self._opaque():
+            return through_op(self, tensors, state, None, True, self._output_dtype(tensors))
+        return self.evaluate(tensors, state, None, True)
+
+    def evaluate(
+        self, tensors: dict[str, Tensor], state: State | None, cu_seqlens: Tensor | None, token: bool,
+        output: torch.dtype | None = None, after: bool = True,
+    ) -> tuple[Tensor, State]:  # fmt: skip
+        """A call with everything checked, as it runs outside of any trace. `output` replaces the output's dtype.
+
+        Without `after` the state after it need not be right.
+        """
+        sizes = check_arguments(self.signature, tensors, token)
+        batch = sizes.B if cu_seqlens is None else check_cu_seqlens(self.signature, cu_seqlens, sizes)
+        dtype, device = compute_dtype(tensors), next(iter(tensors.values())).device
+        output = output or self._output_dtype(tensors)
+        before = self._state(state, replace(sizes, B=batch), dtype, device, "state" if token else "initial_state")
         with torch.autocast(device.type, enabled=False):
-            kernels = self._backend(dtype, device) == "triton" and not _differentiated([*tensors.values(), carried])
-            step = self._functions("triton").step if kernels else self._reference.step
-            args = self._prepared(tensors, sizes, None if kernels else dtype, device, token=True)
-            o, after = step(carried, *args)
-        return o.to(self._output_dtype(tensors)), after
+            backend = self._backend(dtype, device)
+            if token:
+                step, kept = self._reference.step, dtype
+                if backend == "triton" and not _differentiated([*tensors.values(), before]):
+                    step, kept = self._functions("triton", self._configuration(sizes, output, device)).step, None
+                return _settled(output, *step(before, *self._prepared(tensors, sizes, kept, device, token)))
+            fused = backend == "triton" and cu_seqlens is None
+            args = self._prepared(tensors, sizes, None if fused else dtype, device)
+            chosen = DEFAULT
+            if backend == "triton":  # the value input's dtype decides how its products are taken, and is the output's
+                args[self._value] = args[self._value].to(output)
+                chosen = self._configuration(sizes, output, device)
+            if cu_seqlens is None:
+                result = self._sequence(self._functions(backend, chosen).run, args, before, sizes)
+            elif backend == "step":
+                result = self._one_by_one(args, before, sizes, cu_seqlens)
+            else:
+                result = self._packed(backend, chosen, args, before, sizes, cu_seqlens, after)
+        return _settled(output, *result)
+
+    def _opaque(self) -> bool:
+        """Whether the call is to be one PyTorch operator: while it is traced or, but for the step loop, transformed."""
+        if torch.compiler.is_compiling():
+            return True
+        return self.backend != "step" and self.backends["chunked"] is None and transformed()
 
     def source(self, target: str = "torch") -> str:
         """The generated text: of a backend by name, or with "torch" of the best PyTorch backend that the rule has."""
@@ -155,21 +228,32 @@ class Operator:
             raise ValueError(f"{self.rule.name}: the triton backend needs CUDA tensors; got tensors on {device}")
         return self.backend
 
-    def _functions(self, backend: str) -> ModuleType:
+    def _functions(self, backend: str, configuration: Configuration = DEFAULT) -> ModuleType:
         """The backend's generated module, made once."""
-        if backend not in self._modules:
-            self._modules[backend] = backends.functions(self.rule, backend, self.chunk_size)
-        return self._modules[backend]
+        key = backend, configuration
+        if key not in self._modules:
+            self._modules[key] = backends.functions(self.rule, backend, self.chunk_size, configuration)
+        return self._modules[key]
+
+    def _configuration(self, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Configuration:
+        """The tiles of the kernels, which were seen to compute the rule with these head sizes, here."""
+        if not self.check_kernels or not wanted(device):
+            return DEFAULT
+        key = sizes.K, sizes.V, dtype, device
+        if key not in self._chosen:
+            if torch.cuda.is_current_stream_capturing():
+                raise RuntimeError(f"{self.rule.name}: the first call checks the kernels: make one before capture")
+            source, label = backends.source(self.rule, "triton", None), backends.label(self.rule, "triton")
+            self._chosen[key] = choose(self.rule, source, label, self._reference, sizes.K, sizes.V, dtype, device)
+        return self._chosen[key]
 
     def _state(
-        self, given: State | None, sizes: Sizes, batch: int, dtype: torch.dtype, device: torch.device, name: str
+        self, given: State | None, sizes: Sizes, dtype: torch.dtype, device: torch.device, name: str
     ) -> State:
         if given is None:
-            start: State = self._reference.start(batch, sizes.H, sizes.K, sizes.V, dtype, device)
+            start: State = self._reference.start(sizes.B, sizes.H, sizes.K, sizes.V, dtype, device)
             return start
-        sizes = Sizes(batch, sizes.T, sizes.H, sizes.K, sizes.V)
-        checked = check_state(self.rule, given, sizes, device, name)
-        return _map(lambda x: x.to(dtype), checked)
+        return _map(lambda x: x.to(dtype), check_state(self.signature, given, sizes, device, name))
 
     def _prepared(
         self, tensors: dict[str, Tensor], sizes: Sizes, dtype: torch.dtype | None, device: torch.device,
@@ -177,13 +261,14 @@ class Operator:
     ) -> list[Tensor]:  # fmt: skip
         """The arguments in the order of the generated functions with H heads each, in their own dtypes if None."""
         args = []
+        layouts = self.signature.token if token else self.signature.sequence
         for d in arguments_of(self.rule):
             if d.name not in tensors:
                 assert isinstance(d, Param)
                 args.append(start_value(d, sizes.H, sizes.K, sizes.V, dtype=dtype or torch.float32, device=device))
                 continue
             x = tensors[d.name] if dtype is None else tensors[d.name].to(dtype)
-            dim = layout(d, token).index("H")
+            dim = layouts[d.name].index("H")
             args.append(x if x.shape[dim] == sizes.H else x.repeat_interleave(sizes.H // x.shape[dim], dim))
         return args
 
@@ -195,22 +280,46 @@ class Operator:
         return run(*args, state)
 
     def _packed(
-        self,
-        run: Callable[..., tuple[Tensor, State]],
-        args: list[Tensor],
-        state: State,
-        sizes: Sizes,
-        offsets: list[int],
+        self, backend: str, configuration: Configuration, args: list[Tensor], state: State, sizes: Sizes,
+        cu_seqlens: Tensor, after: bool,
+    ) -> tuple[Tensor, State]:  # fmt: skip
+        """All packed sequences at once, by chunks; their offsets are read where they are."""
+        if cu_seqlens.device.type == "cpu":
+            check_offsets(self.signature, cu_seqlens.tolist(), sizes.T)
+        N, names = cu_seqlens.shape[0] - 1, self.signature.inputs
+        if N == 0 or sizes.T == 0:
+            return args[0].new_zeros(1, sizes.T, sizes.H, sizes.V), state
+        key = backend, configuration
+        if key not in self._packed_modules:
+            self._packed_modules[key] = backends.packed_functions(self.rule, backend, configuration)
+        module, shape = self._packed_modules[key]
+        dtype = (state["S"] if isinstance(state, dict) else state).dtype
+        chunked = by_kernels(module._scan, shape, args[self._value].dtype) if backend == "triton" else module.chunked
+        largest = self.chunk_size or default_chunk(shape)
+        chunks = chunks_of(cu_seqlens.to(args[0].device), sizes.T, chunk_size(sizes.T, N, largest))
+        args = [x.to(dtype) for x in args]
+        inputs, params = dict(zip(names, args, strict=False)), args[len(names) :]
+        return run_packed(module.prologue, chunked, shape, inputs, params, state, chunks, after)
+
+    def _one_by_one(
+        self, args: list[Tensor], state: State, sizes: Sizes, cu_seqlens: Tensor
     ) -> tuple[Tensor, State]:
-        """Each packed sequence by itself; an empty one keeps its state."""
+        """Each packed sequence by itself; an empty one keeps its state. The offsets are read by the host."""
+        offsets: list[int] = cu_seqlens.tolist()
+        check_offsets(self.signature, offsets, sizes.T)
         inputs, params = args[: len(self.rule.inputs)], args[len(self.rule.inputs) :]
         outputs: list[Tensor] = []
         states: list[State] = []
         for n, (first, last) in enumerate(itertools.pairwise(offsets)):
+            if first == last:
+                states.append(_map(operator.itemgetter(slice(n, n + 1)), state))
+                continue
             own = _map(operator.itemgetter(slice(n, n + 1)), state)
-            o, after = self._sequence(run, [*(x[:, first:last] for x in inputs), *params], own, sizes)
+            o, after = self._functions("step").run(*(x[:, first:last] for x in inputs), *params, own)
             outputs.append(o)
             states.append(after)
+        if not outputs:
+            return args[0].new_zeros(1, 0, sizes.H, sizes.V), state
         return torch.cat(outputs, 1), _joined(states)
 
     @property
@@ -225,19 +334,37 @@ class Operator:
         return x.dtype
 
 
-def _compute_dtype(tensors: dict[str, Tensor]) -> torch.dtype:
-    return torch.float64 if any(x.dtype == torch.float64 for x in tensors.values()) else torch.float32
-
-
 def _differentiated(args: list[Tensor | State]) -> bool:
     """Whether autograd would record an operation on these."""
     tensors = itertools.chain.from_iterable(x.values() if isinstance(x, dict) else (x,) for x in args)
     return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
+def _settled(dtype: torch.dtype, o: Tensor, state: State) -> tuple[Tensor, State]:
+    """What a call returns: contiguous. So are its gradients, whose strides would otherwise choose the order of sums."""
+    o, state = o.to(dtype).contiguous(), _map(Tensor.contiguous, state)
+    if not transformed():
+        for x in (o, *(state.values() if isinstance(state, dict) else (state,))):
+            if x.requires_grad and not x.is_leaf:
+                x.register_hook(_contiguous)
+    return o, state
+
+
+def _contiguous(gradient: Tensor | None) -> Tensor | None:
+    return gradient if gradient is None else gradient.contiguous()
+
+
 def _map(f: Callable[[Tensor], Tensor], state: State) -> State:
     """f applied to every tensor of a state."""
     return {key: f(x) for key, x in state.items()} if isinstance(state, dict) else f(state)
+
+
+def _pairwise(f: Callable[[Tensor, Tensor], Tensor], a: State, b: State) -> State:
+    """f applied to the tensors of two states, part by part."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return {key: f(x, b[key]) for key, x in a.items()}
+    assert isinstance(a, Tensor) and isinstance(b, Tensor)
+    return f(a, b)
 
 
 def _joined(states: list[State]) -> State:

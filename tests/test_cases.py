@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import call_cases as calls
 import pytest
 import torch
 from torch import Tensor
@@ -229,3 +230,68 @@ def test_a_decay_of_exactly_zero_has_its_gradient(backend: str) -> None:
         _, gradients = with_gradients(op, x)
         _, exact = with_gradients(stateir.compile(rule, "step"), {n: t.double() for n, t in x.items()})
         assert rms_ratio(gradients["c"], exact["c"]) <= limit
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("K", "V", "T"), [(16, 80, 1), (48, 16, 7), (60, 100, 63), (100, 48, 65)])
+def test_h03_tails_of_buffers(backend: str, K: int, V: int, T: int) -> None:
+    """https://github.com/fla-org/flash-linear-attention/issues/1134: nothing behind a row is read."""
+    calls.tails_of_buffers(stateir.compile(stateir.load("kda"), backend), "cpu", K, V, T, 1e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_h03_one_token(backend: str) -> None:
+    """https://github.com/fla-org/flash-linear-attention/issues/88"""
+    calls.one_token_without_a_state(stateir.compile(stateir.load("gated_delta"), backend), "cpu")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_h05_packed_with_empty_sequences(backend: str) -> None:
+    """https://github.com/fla-org/flash-linear-attention/issues/103: repeated offsets, int32 and int64, T = 0."""
+    calls.packed_with_empty_sequences(stateir.compile(stateir.load("gdn2"), backend), "cpu", 1e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ["gdn2", "mamba3"])
+def test_h06_strides(backend: str, name: str) -> None:
+    """https://github.com/fla-org/flash-linear-attention/issues/1138: an expanded gradient is like any other."""
+    calls.strides(stateir.compile(stateir.load(name), backend), "cpu")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_h10_mixed_dtypes_under_autocast(backend: str) -> None:
+    """https://github.com/fla-org/flash-linear-attention/issues/1264"""
+    calls.mixed_dtypes(stateir.compile(stateir.load("kda"), backend), "cpu")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_h13_mixed_devices_are_refused_by_name(backend: str) -> None:
+    """https://github.com/state-spaces/mamba/pull/1003"""
+    op = stateir.compile(stateir.load("kda"), backend)
+    x = sample_arguments(op.rule)
+    with pytest.raises(ValueError, match="argument 'g': expected device cpu, got meta"):
+        op(**x | {"g": x["g"].to("meta")})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_h15_same_bits_every_time(backend: str) -> None:
+    """https://github.com/fla-org/flash-linear-attention/issues/945"""
+    calls.same_bits(stateir.compile(stateir.load("gated_delta"), backend), "cpu", T=70 if backend == "chunked" else 9)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_h16_backward_twice(backend: str) -> None:
+    """https://github.com/triton-lang/triton/issues/4004"""
+    calls.backward_twice(stateir.compile(stateir.load("gdn2"), backend), "cpu")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_h17_no_grad_and_inference_mode(backend: str) -> None:
+    """https://github.com/fla-org/flash-linear-attention/pull/1191"""
+    calls.without_gradients(stateir.compile(stateir.load("gdn2"), backend), "cpu")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ["gdn2", "mlstm", "mamba3"])
+def test_carried_states(backend: str, name: str) -> None:
+    calls.carried_states(stateir.compile(stateir.load(name), backend), "cpu")
