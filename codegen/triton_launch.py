@@ -1,6 +1,6 @@
 """The host side of generated kernels, as source text: packing, launches and the autograd function.
 
-_blocks(K, V, dtype)              tile sizes
+_launches(K, V, dtype)            tile sizes, warps and stages (`triton_config`)
 _scan_forward, _scan_backward     the launches of the chunked scan and of its gradients, on packed rows
 _decode(rows..., S)               the reads and the state after one token
 _scan(t, S, dtype)                the scan as a function that autograd knows, from the PyTorch prologue's tensors
@@ -17,12 +17,11 @@ from .triton_grad import couplings_kernel, local_kernel
 from .triton_intra import intra_kernel
 from .triton_outputs import keys_kernel, values_kernel
 from .triton_scan import forward_kernel, reverse_kernel
-from .triton_text import Kernel, Text, wide
+from .triton_text import Kernel, Text
 from .triton_tiles import Group, Tiles
 
-# What a constant of a kernel is called on the host; the scans have their own block of value columns.
+# What a constant of a kernel is called on the host; blocks come from `triton_config`.
 _CONSTANTS = {"C": "CHUNK", "LEVELS": "CHUNK.bit_length() - 1", "SAVE": "save", "SCALE": "scale"}
-_SCAN_CONSTANTS = _CONSTANTS | {"BV": "BLOCK"}
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,10 @@ class Kernels:
     couplings: Kernel | None
     local: Kernel
     decode: Kernel
+
+    @property
+    def names(self) -> list[str]:
+        return [x.name for x in vars(self).values() if x]
 
     @property
     def sources(self) -> list[str]:
@@ -57,21 +60,9 @@ def kernels_of(tiles: Tiles) -> Kernels:
     )
 
 
-def chunk_size(tiles: Tiles) -> int:
-    """Tokens of a chunk: tiles of at most 64 rows where that leaves the 16 tokens that a matrix product needs."""
-    widest = max(x.slots for x in tiles.groups)
-    most = 32 if tiles.decays or tiles.e else 64
-    return max(16, min(most, 64 // widest))
-
-
-def columns(tiles: Tiles) -> int:
-    """Columns of a tile, half as many in float32: as many as shared memory holds beside its rows."""
-    return 32 if any(wide(x) for x in tiles.groups) else 64
-
-
 def launch_source(tiles: Tiles, kernels: Kernels) -> list[str]:
     """The functions that launch the kernels on packed rows, in the order in which they are to stand."""
-    return [_BLOCKS.strip("\n"), _scan_forward(tiles, kernels), _scan_backward(tiles, kernels), _decode(tiles, kernels)]
+    return [_scan_forward(tiles, kernels), _scan_backward(tiles, kernels), _decode(tiles, kernels)]
 
 
 def tensors_source(tiles: Tiles) -> list[str]:
@@ -85,20 +76,6 @@ def _pack(rows: list[Tensor], dtype: torch.dtype) -> Tensor:
     x = torch.stack(rows, 3) if len(rows) > 1 else rows[0].unsqueeze(3)
     return x.to(dtype).contiguous()
 '''
-
-_BLOCKS = '''
-def _blocks(K: int, V: int, dtype: torch.dtype) -> tuple[int, int, int, int, int]:
-    """Tile sizes, powers of two from 16: K in full, a block of K, a block of V, the scans' block of V.
-
-    Last: how many chunks the scans keep in flight, as shared memory allows.
-    """
-    KP, VP = max(16, triton.next_power_of_2(K)), max(16, triton.next_power_of_2(V))
-    wide = dtype == torch.float32
-    block = COLUMNS // 2 if wide else COLUMNS
-    narrow = wide and KP > 128
-    return KP, min(KP, block), min(VP, block), min(VP, 16 if narrow else 32), 1 if wide or KP > 128 else 3
-'''
-
 
 def packed(tiles: Tiles) -> dict[str, tuple[str, ...]]:
     """The kernels' input tensors and the prologue's tensors in each; "" stands for a row without a value."""
@@ -119,13 +96,14 @@ def packed(tiles: Tiles) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _launch(text: Text, kernel: Kernel, grid: str, names: Mapping[str, str], constants: Mapping[str, str]) -> None:
+def _launch(text: Text, kernel: Kernel, grid: str, names: Mapping[str, str]) -> None:
     arguments = [names.get(x, x) for x in kernel.pointers]
-    arguments += ["T", "H", *(f"{c}={constants.get(c, c)}" for c in kernel.constants)]
-    if kernel.name != "decode":
-        arguments.append("num_stages=stages" if "scan" in kernel.name else f'num_stages=STAGES.get("{kernel.name}", 1)')
-        arguments.append(f'num_warps=WARPS["{kernel.name}"]')
-    text.call(f"{kernel.name}[{grid}]", arguments)
+    arguments += ["T", "H", *(f"{c}={_CONSTANTS.get(c, c)}" for c in kernel.constants if c not in ("BK", "BV"))]
+    text.call(f"{kernel.name}[({grid},)]", [*arguments, f'**launches["{kernel.name}"]'])
+
+
+def _blocks(kernel: Kernel, size: str) -> str:
+    return f'triton.cdiv({size}, launches["{kernel.name}"]["B{size}"])'
 
 
 def _rows(group: Group) -> str:
@@ -197,7 +175,8 @@ def _sizes(text: Text, tiles: Tiles, initial: str) -> None:
         f"B, T, H, _, K = {tiles.rights[0].name}.shape",
         f"V = {initial}.shape[-1]",
         "chunks = triton.cdiv(T, CHUNK)",
-        f"KP, BK, BV, BLOCK, stages = _blocks(K, V, {dtype})",
+        "KP = max(16, triton.next_power_of_2(K))",
+        f"launches = _launches(K, V, {dtype})",
     )
 
 
@@ -223,13 +202,14 @@ def _forward(text: Text, tiles: Tiles, kernels: Kernels) -> None:
     with text.block(f"with torch.cuda.device_of({like}):"):
         if kernels.intra:
             names = {f"{x.name}_out": x.name for x in tiles.pairs} | {"inverse_out": "inverse"}
-            _launch(text, kernels.intra, "(B * H * chunks,)", names, _CONSTANTS)
+            _launch(text, kernels.intra, "B * H * chunks", names)
         if kernels.keys:
             names = {f"{old}_out": new for old, new in decayed.items()} | {"solved": "solved_k"}
-            _launch(text, kernels.keys, "(B * H * chunks * triton.cdiv(K, BK),)", names, _CONSTANTS)
+            _launch(text, kernels.keys, f"B * H * chunks * {_blocks(kernels.keys, 'K')}", names)
         if kernels.values:
-            _launch(text, kernels.values, "(B * H * chunks * triton.cdiv(V, BV),)", {"solved": "solved_v"}, _CONSTANTS)
-        _launch(text, kernels.forward, "(B * H * triton.cdiv(V, BLOCK),)", decayed, _SCAN_CONSTANTS)
+            grid = f"B * H * chunks * {_blocks(kernels.values, 'V')}"
+            _launch(text, kernels.values, grid, {"solved": "solved_v"})
+        _launch(text, kernels.forward, f"B * H * {_blocks(kernels.forward, 'V')}", decayed)
     text.call("return o, final, ", _saved(tiles))
 
 
@@ -250,12 +230,12 @@ def _backward(text: Text, tiles: Tiles, kernels: Kernels, inputs: list[str]) -> 
         if tiles.decay == "key":
             text("dg = torch.empty_like(g)")
         else:
-            text("dg = g.new_empty(B, T, H, triton.cdiv(K, BK), dtype=torch.float32)")
+            text(f"dg = g.new_empty(B, T, H, {_blocks(kernels.local, 'K')}, dtype=torch.float32)")
     with text.block(f"with torch.cuda.device_of({like}):"):
-        _launch(text, kernels.reverse, "(B * H * triton.cdiv(V, BLOCK),)", _decayed(tiles), _SCAN_CONSTANTS)
+        _launch(text, kernels.reverse, f"B * H * {_blocks(kernels.reverse, 'V')}", _decayed(tiles))
         if kernels.couplings:
-            _launch(text, kernels.couplings, "(B * H * chunks,)", {}, _CONSTANTS)
-        _launch(text, kernels.local, "(B * H * chunks * triton.cdiv(K, BK),)", {}, _CONSTANTS)
+            _launch(text, kernels.couplings, "B * H * chunks", {})
+        _launch(text, kernels.local, f"B * H * chunks * {_blocks(kernels.local, 'K')}", {})
     gradients = {f"d{x}": f"d{x}" for x in inputs}
     if tiles.decays:
         gradients["dg"] = "dg" if tiles.decay == "key" else "dg.sum(-1, keepdim=True).to(g.dtype)"
@@ -314,6 +294,7 @@ def _decode(tiles: Tiles, kernels: Kernels) -> str:
     text("after = torch.empty_like(before)", f"o = before.new_empty(B, 1, H, {tiles.q.rows if tiles.q else 0}, V)")
     text("KP, BV = max(16, triton.next_power_of_2(K)), 16")
     with text.block(f"with torch.cuda.device_of({like}):"):
-        _launch(text, kernels.decode, "(B * H, triton.cdiv(V, BV))", {}, {})
+        arguments = [*kernels.decode.pointers, "T", "H", *(f"{c}={c}" for c in kernels.decode.constants)]
+        text.call("decode[(B * H, triton.cdiv(V, BV))]", arguments)
     text("return o, after")
     return str(text)

@@ -14,12 +14,13 @@ from .prologue import prologue_source
 from .shape import Shape, shape_of
 from .tape_rule import tape_of
 from .text import arguments_of, function, line_comment, module
+from .triton_config import table_source
 from .triton_expr import called
 from .triton_fused import fused_sources
-from .triton_launch import chunk_size, columns, kernels_of, launch_source, tensors_source
+from .triton_launch import kernels_of, launch_source, tensors_source
 from .triton_prologue import MEMORY, row_kernels
 from .triton_text import device_functions
-from .triton_tiles import Tiles, tiles_of
+from .triton_tiles import tiles_of
 
 # Columns beside S, of which one would do: so many that a row of bfloat16 stays a multiple of 16 bytes.
 ALIGNED = 8
@@ -69,8 +70,13 @@ def scan_parts(shape: Shape) -> list[str]:
     """What a shape has of the module: its kernels and their host functions (`triton_launch`)."""
     tiles = tiles_of(shape)
     kernels = kernels_of(tiles)
-    launches = launch_source(tiles, kernels)
-    return [_constants(tiles), *device_functions(tiles), *kernels.sources, *launches, *tensors_source(tiles)]
+    return [
+        table_source(tiles, kernels.names),
+        *device_functions(tiles),
+        *kernels.sources,
+        *launch_source(tiles, kernels),
+        *tensors_source(tiles),
+    ]
 
 
 def _fused_parts(rule: Rule, core: Core) -> list[str]:
@@ -80,7 +86,7 @@ def _fused_parts(rule: Rule, core: Core) -> list[str]:
     rows = row_kernels(tape)
     sources = [x.kernel.source for x in rows.all]
     return [
-        _constants(tiles),
+        table_source(tiles, kernels.names),
         *device_functions(tiles),
         MEMORY.strip("\n"),
         *called(sources),
@@ -90,14 +96,6 @@ def _fused_parts(rule: Rule, core: Core) -> list[str]:
         start_source(rule),
         *fused_sources(tape, tiles, rows),
     ]
-
-
-def _constants(tiles: Tiles) -> str:
-    sizes = (
-        f"CHUNK = {chunk_size(tiles)}  # tokens of a chunk\nCOLUMNS = {columns(tiles)}  # of a tile, half in float32"
-    )
-    sizes += '\nSTAGES = {}\nWARPS = {"intra": 4, "keys": 4, "values": 4, "scan": 4, "reverse_scan": 4, "couplings_grad": 4, "local_grad": 4}'
-    return sizes
 
 
 def triton_module(docstring: str, parts: list[str]) -> str:

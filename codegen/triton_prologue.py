@@ -21,7 +21,7 @@ from .tape import Level
 from .tape_rule import OUTPUT, READS, RuleTape
 from .tape_text import Writer
 from .text import line_comment
-from .triton_expr import COLUMNS, TILES
+from .triton_expr import COLUMNS, FUNCTIONS, TILES
 from .triton_text import Kernel, KernelText
 
 # Variables of these kernels, which a rule's names must leave alone.
@@ -115,7 +115,7 @@ class _Names:
     """Variables of a kernel: a rule's own names wherever they are free."""
 
     def __init__(self, rule: RuleTape) -> None:
-        self.taken = set(_OWN)
+        self.taken = {*_OWN, *FUNCTIONS}
         self._count = 0
         self.rule: dict[str, str] = {}
         for name, python in python_names(rule.rule).items():

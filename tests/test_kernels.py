@@ -23,7 +23,7 @@ from kernel_cases import (
 )
 
 import stateir
-from stateir.codegen import triton_module
+from stateir.codegen import triton_config
 from stateir.codegen.random_rules import RandomDraw, random_rule
 from stateir.codegen.shape import Shape
 
@@ -38,7 +38,7 @@ RULES = [pytest.param(n, marks=[] if n < 16 else pytest.mark.slow) for n in rang
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Chunks of 16 tokens, so that short sequences have several."""
-    monkeypatch.setattr(triton_module, "chunk_size", lambda tiles: 16)
+    monkeypatch.setattr(triton_config, "chunk_size", lambda tiles: 16)
     yield
 
 

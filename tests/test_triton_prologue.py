@@ -13,7 +13,7 @@ from torch import Tensor
 
 import stateir
 from stateir.affine import normal_form
-from stateir.codegen import triton_module
+from stateir.codegen import triton_config, triton_module
 from stateir.codegen.generated import load_source
 from stateir.codegen.samples import sample_arguments
 from stateir.codegen.text import module
@@ -31,7 +31,7 @@ FAST = {"many", "gdn2", "retention", "rwkv7"}
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Chunks of 16 tokens, and every uninitialised tensor full of NaN."""
-    monkeypatch.setattr(triton_module, "chunk_size", lambda tiles: 16)
+    monkeypatch.setattr(triton_config, "chunk_size", lambda tiles: 16)
     torch.use_deterministic_algorithms(True, warn_only=True)
     yield
     torch.use_deterministic_algorithms(False)
@@ -63,12 +63,13 @@ def results(made: ModuleType, arguments: dict[str, Tensor]) -> dict[str, Tensor]
 RULES = [n for n in names() if is_fused(stateir.load(n))]
 
 
-# Sums over what is not 0 past the last channel, params under functions, a factor and a rest, an array.
+# Sums over what is not 0 past the last channel or not finite past the last token, params under functions, a factor, a
+# rest, an array.
 MANY = """rule many
-input  q: key, k: key, v[2]: value, c: scalar, t: scalar in (0, inf)
+input  q: key, k: key, v[2]: value, c: scalar, t: scalar in (0, inf), r: scalar in [1, 2]
 param  u: key, s: scalar, D: value
 let    n = exp(k) @ exp(u * q)
-let    d = unit(k) / (1 + softplus(c)) + tanh(s) * max(q, u)
+let    d = unit(k) / (1 + softplus(c)) + tanh(s / r) * max(q, u)
 let    z = (sigmoid(v[1]) @ exp(D)) / 36
 update S  = sigmoid(c + s) * S
 update S += outer(d, abs(v[0]) * D - 0.01 * d @ S) + outer(log(1 + n) / 20 * k, min(v[1], v[0]))
@@ -87,6 +88,35 @@ def test_fused_is_unfused(name: str) -> None:
     for key, x in want.items():
         torch.testing.assert_close(have[key], x.broadcast_to(have[key].shape), rtol=2e-5, atol=2e-6, msg=key)
         assert have[key].dtype == x.dtype
+
+
+EDGES = {
+    "nothing read": "input k: key, v: value, w: value\nupdate S += outer(k, v)\nread o = v * w\n",
+    "a rest alone": "input k: key, v: value\nupdate S += outer(k, v)\nread o = k @ S + v\n",
+    "names that the text has too": """
+input  q: key, do: value, row: scalar, T: scalar in (0, 1), tile: key, e: key unit
+param  ctx: scalar, epilogue: key unit
+update S += outer(row * epilogue + tile, do - T * (e @ S))
+read   g  = 0.5 * (q @ S) * ctx
+""",
+    "directions that are params": """
+input  v: value, g: scalar in (-inf, 0]
+param  p: key
+update S = exp(g) * S + outer(p, v)
+read   o = p @ S / dim(key)
+""",
+    "an element that nothing uses": """
+input  k: key, v[2]: value, q[2]: key
+update S += outer(k, v[0])
+read   o = q[1] @ S + k @ S
+""",
+}
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_edges(name: str) -> None:
+    rule = stateir.parse(f"rule edge\n{EDGES[name]}")
+    assert not failures(rule_errors(rule, torch.float32, T=7, H=2, K=6, V=5), torch.float32)
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) for n in RULES])

@@ -15,10 +15,41 @@ import triton.language as tl
 from torch import Tensor
 
 
-CHUNK = 64  # tokens of a chunk
-COLUMNS = 64  # of a tile, half in float32
-STAGES = {}
-WARPS = {"intra": 4, "keys": 4, "values": 4, "scan": 4, "reverse_scan": 4, "couplings_grad": 4, "local_grad": 4}
+CHUNK = 64  # tokens
+# Columns of a block, warps and pipeline stages of each kernel, as measured on an H200.
+LAUNCHES = {
+    torch.bfloat16: {
+        "intra": (64, 4, 3),
+        "scan": (64, 4, 3),
+        "reverse_scan": (64, 4, 3),
+        "couplings_grad": (64, 4, 3),
+        "local_grad": (64, 4, 2),
+    },
+    torch.float32: {
+        "intra": (32, 4, 1),
+        "scan": (32, 4, 1),
+        "reverse_scan": (32, 4, 1),
+        "couplings_grad": (32, 4, 1),
+        "local_grad": (32, 4, 1),
+    },
+}
+OVER_VALUES = ("scan", "reverse_scan", "couplings_grad",)  # kernels whose blocks are of V
+
+
+def _launches(K: int, V: int, dtype: torch.dtype) -> dict[str, dict[str, int]]:
+    """The launch of each kernel: the table's, its blocks no wider than K or V, its stages as shared memory allows."""
+    KP, VP = max(16, triton.next_power_of_2(K)), max(16, triton.next_power_of_2(V))
+    found = {}
+    for name, (block, warps, stages) in LAUNCHES[dtype].items():
+        columns = {"BV": min(VP, block)} if name in OVER_VALUES else {"BK": min(KP, block)}
+        if "scan" in name:
+            stages = max(1, min(stages, 160_000 // (2 * CHUNK * KP * dtype.itemsize)))
+            # The state stays in registers. Without stages, Triton 3.6.0 miscompiles its products of 64 rows on Hopper.
+            columns["BV"] = min(columns["BV"], max(16, (8192 if stages > 1 else 4096) // KP))
+        if name == "local_grad":
+            columns["BV"] = min(VP, 64 if dtype == torch.bfloat16 else block)
+        found[name] = {**columns, "num_warps": warps, "num_stages": stages}
+    return found
 
 
 @triton.jit
@@ -274,18 +305,6 @@ def decode(q, w, yw, before, o, after, T, H, K: tl.constexpr, V: tl.constexpr, K
     tl.store(after + at_state, new, mask=in_state)
 
 
-def _blocks(K: int, V: int, dtype: torch.dtype) -> tuple[int, int, int, int, int]:
-    """Tile sizes, powers of two from 16: K in full, a block of K, a block of V, the scans' block of V.
-
-    Last: how many chunks the scans keep in flight, as shared memory allows.
-    """
-    KP, VP = max(16, triton.next_power_of_2(K)), max(16, triton.next_power_of_2(V))
-    wide = dtype == torch.float32
-    block = COLUMNS // 2 if wide else COLUMNS
-    narrow = wide and KP > 128
-    return KP, min(KP, block), min(VP, block), min(VP, 16 if narrow else 32), 1 if wide or KP > 128 else 3
-
-
 def _scan_forward(
     w: Tensor, yw: Tensor, q: Tensor, initial: Tensor, save: bool, dtype: torch.dtype, scale: float,
 ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
@@ -296,19 +315,17 @@ def _scan_forward(
     B, T, H, _, K = w.shape
     V = initial.shape[-1]
     chunks = triton.cdiv(T, CHUNK)
-    KP, BK, BV, BLOCK, stages = _blocks(K, V, w.dtype)
+    KP = max(16, triton.next_power_of_2(K))
+    launches = _launches(K, V, w.dtype)
     n = w.new_empty(B * H * chunks, CHUNK, CHUNK)
     o = initial.new_empty(B, T, H, 1, V, dtype=dtype)
     states = w.new_empty(B * H * chunks if save else 0, V, K)
     final = torch.empty_like(initial)
     with torch.cuda.device_of(w):
-        intra[(B * H * chunks,)](
-            q, w, n, T, H, K=K, BK=BK, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, num_stages=STAGES.get("intra", 1),
-            num_warps=WARPS["intra"],
-        )
-        scan[(B * H * triton.cdiv(V, BLOCK),)](
-            w, yw, q, n, initial, o, states, final, T, H, K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, SAVE=save, SCALE=scale,
-            num_stages=stages, num_warps=WARPS["scan"],
+        intra[(B * H * chunks,)](q, w, n, T, H, K=K, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, **launches["intra"])
+        scan[(B * H * triton.cdiv(V, launches["scan"]["BV"]),)](
+            w, yw, q, n, initial, o, states, final, T, H, K=K, V=V, KP=KP, C=CHUNK, SAVE=save, SCALE=scale,
+            **launches["scan"],
         )
     return o, final, (w, yw, q, n, states)
 
@@ -319,7 +336,8 @@ def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor, scale:
     B, T, H, _, K = w.shape
     V = dfinal.shape[-1]
     chunks = triton.cdiv(T, CHUNK)
-    KP, BK, BV, BLOCK, stages = _blocks(K, V, w.dtype)
+    KP = max(16, triton.next_power_of_2(K))
+    launches = _launches(K, V, w.dtype)
     do, dfinal = do.contiguous(), dfinal.contiguous()
     dyw = torch.empty_like(yw)
     dstates, dinitial = torch.empty_like(states), torch.empty_like(dfinal)
@@ -327,18 +345,14 @@ def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor, scale:
     dq = torch.empty_like(q)
     dw = torch.empty_like(w)
     with torch.cuda.device_of(w):
-        reverse_scan[(B * H * triton.cdiv(V, BLOCK),)](
-            w, q, do, n, dfinal, dyw, dstates, dinitial, T, H, K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, SCALE=scale,
-            num_stages=stages, num_warps=WARPS["reverse_scan"],
+        reverse_scan[(B * H * triton.cdiv(V, launches["reverse_scan"]["BV"]),)](
+            w, q, do, n, dfinal, dyw, dstates, dinitial, T, H, K=K, V=V, KP=KP, C=CHUNK, SCALE=scale,
+            **launches["reverse_scan"],
         )
-        couplings_grad[(B * H * chunks,)](
-            do, yw, dn, T, H, V=V, BV=BV, C=CHUNK, SCALE=scale, num_stages=STAGES.get("couplings_grad", 1),
-            num_warps=WARPS["couplings_grad"],
-        )
-        local_grad[(B * H * chunks * triton.cdiv(K, BK),)](
-            q, w, do, yw, dn, states, dstates, dq, dw, T, H, K=K, V=V, BK=BK, BV=BV, C=CHUNK,
-            LEVELS=CHUNK.bit_length() - 1, SCALE=scale, num_stages=STAGES.get("local_grad", 1),
-            num_warps=WARPS["local_grad"],
+        couplings_grad[(B * H * chunks,)](do, yw, dn, T, H, V=V, C=CHUNK, SCALE=scale, **launches["couplings_grad"])
+        local_grad[(B * H * chunks * triton.cdiv(K, launches["local_grad"]["BK"]),)](
+            q, w, do, yw, dn, states, dstates, dq, dw, T, H, K=K, V=V, C=CHUNK, LEVELS=CHUNK.bit_length() - 1,
+            SCALE=scale, **launches["local_grad"],
         )
     return dw, dyw, dq, dinitial
 

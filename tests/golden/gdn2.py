@@ -18,10 +18,45 @@ import triton.language as tl
 from torch import Tensor
 
 
-CHUNK = 32  # tokens of a chunk
-COLUMNS = 64  # of a tile, half in float32
-STAGES = {}
-WARPS = {"intra": 4, "keys": 4, "values": 4, "scan": 4, "reverse_scan": 4, "couplings_grad": 4, "local_grad": 4}
+CHUNK = 32  # tokens
+# Columns of a block, warps and pipeline stages of each kernel, as measured on an H200.
+LAUNCHES = {
+    torch.bfloat16: {
+        "intra": (128, 2, 1),
+        "keys": (64, 2, 1),
+        "values": (128, 2, 1),
+        "scan": (64, 4, 3),
+        "reverse_scan": (64, 4, 3),
+        "couplings_grad": (64, 2, 3),
+        "local_grad": (64, 4, 3),
+    },
+    torch.float32: {
+        "intra": (32, 4, 1),
+        "keys": (32, 4, 1),
+        "values": (32, 4, 1),
+        "scan": (32, 4, 1),
+        "reverse_scan": (32, 4, 1),
+        "couplings_grad": (32, 4, 1),
+        "local_grad": (32, 4, 1),
+    },
+}
+OVER_VALUES = ("values", "scan", "reverse_scan", "couplings_grad",)  # kernels whose blocks are of V
+
+
+def _launches(K: int, V: int, dtype: torch.dtype) -> dict[str, dict[str, int]]:
+    """The launch of each kernel: the table's, its blocks no wider than K or V, its stages as shared memory allows."""
+    KP, VP = max(16, triton.next_power_of_2(K)), max(16, triton.next_power_of_2(V))
+    found = {}
+    for name, (block, warps, stages) in LAUNCHES[dtype].items():
+        columns = {"BV": min(VP, block)} if name in OVER_VALUES else {"BK": min(KP, block)}
+        if "scan" in name:
+            stages = max(1, min(stages, 160_000 // (3 * CHUNK * KP * dtype.itemsize)))
+            # The state stays in registers. Without stages, Triton 3.6.0 miscompiles its products of 64 rows on Hopper.
+            columns["BV"] = min(columns["BV"], max(16, (8192 if stages > 1 else 4096) // KP))
+        if name == "local_grad":
+            columns["BV"] = min(VP, 64 if dtype == torch.bfloat16 else block)
+        found[name] = {**columns, "num_warps": warps, "num_stages": stages}
+    return found
 
 
 @triton.jit
@@ -538,18 +573,6 @@ def decode(e, q, p, y, g, before, o, after, T, H, K: tl.constexpr, V: tl.constex
     tl.store(after + at_state, new, mask=in_state)
 
 
-def _blocks(K: int, V: int, dtype: torch.dtype) -> tuple[int, int, int, int, int]:
-    """Tile sizes, powers of two from 16: K in full, a block of K, a block of V, the scans' block of V.
-
-    Last: how many chunks the scans keep in flight, as shared memory allows.
-    """
-    KP, VP = max(16, triton.next_power_of_2(K)), max(16, triton.next_power_of_2(V))
-    wide = dtype == torch.float32
-    block = COLUMNS // 2 if wide else COLUMNS
-    narrow = wide and KP > 128
-    return KP, min(KP, block), min(VP, block), min(VP, 16 if narrow else 32), 1 if wide or KP > 128 else 3
-
-
 def _scan_forward(
     e: Tensor, p: Tensor, y: Tensor, q: Tensor, g: Tensor, initial: Tensor, save: bool, dtype: torch.dtype,
     scale: float,
@@ -561,7 +584,8 @@ def _scan_forward(
     B, T, H, _, K = p.shape
     V = initial.shape[-1]
     chunks = triton.cdiv(T, CHUNK)
-    KP, BK, BV, BLOCK, stages = _blocks(K, V, p.dtype)
+    KP = max(16, triton.next_power_of_2(K))
+    launches = _launches(K, V, p.dtype)
     inverse = p.new_empty(B * H * chunks, CHUNK, CHUNK)
     m = p.new_empty(B * H * chunks, CHUNK, CHUNK)
     solved_k, solved_v, u = torch.empty_like(e), torch.empty_like(y), torch.empty_like(y)
@@ -573,20 +597,17 @@ def _scan_forward(
     final = torch.empty_like(initial)
     with torch.cuda.device_of(p):
         intra[(B * H * chunks,)](
-            e, q, p, g, inverse, m, T, H, K=K, BK=BK, C=CHUNK, LEVELS=CHUNK.bit_length() - 1,
-            num_stages=STAGES.get("intra", 1), num_warps=WARPS["intra"],
+            e, q, p, g, inverse, m, T, H, K=K, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, **launches["intra"],
         )
-        keys[(B * H * chunks * triton.cdiv(K, BK),)](
-            e, q, p, g, inverse, solved_k, q_decayed, p_decayed, total, T, H, K=K, BK=BK, C=CHUNK,
-            num_stages=STAGES.get("keys", 1), num_warps=WARPS["keys"],
+        keys[(B * H * chunks * triton.cdiv(K, launches["keys"]["BK"]),)](
+            e, q, p, g, inverse, solved_k, q_decayed, p_decayed, total, T, H, K=K, C=CHUNK, **launches["keys"],
         )
-        values[(B * H * chunks * triton.cdiv(V, BV),)](
-            y, inverse, solved_v, T, H, V=V, BV=BV, C=CHUNK, num_stages=STAGES.get("values", 1),
-            num_warps=WARPS["values"],
+        values[(B * H * chunks * triton.cdiv(V, launches["values"]["BV"]),)](
+            y, inverse, solved_v, T, H, V=V, C=CHUNK, **launches["values"],
         )
-        scan[(B * H * triton.cdiv(V, BLOCK),)](
+        scan[(B * H * triton.cdiv(V, launches["scan"]["BV"]),)](
             solved_k, solved_v, p_decayed, q_decayed, m, total, initial, o, u, states, final, T, H, K=K, V=V, KP=KP,
-            BV=BLOCK, C=CHUNK, SAVE=save, SCALE=scale, num_stages=stages, num_warps=WARPS["scan"],
+            C=CHUNK, SAVE=save, SCALE=scale, **launches["scan"],
         )
     return o, final, (e, p, q, g, inverse, solved_k, m, q_decayed, p_decayed, total, u, states)
 
@@ -597,7 +618,8 @@ def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor, scale:
     B, T, H, _, K = p.shape
     V = dfinal.shape[-1]
     chunks = triton.cdiv(T, CHUNK)
-    KP, BK, BV, BLOCK, stages = _blocks(K, V, p.dtype)
+    KP = max(16, triton.next_power_of_2(K))
+    launches = _launches(K, V, p.dtype)
     do, dfinal = do.contiguous(), dfinal.contiguous()
     dy = torch.empty_like(u)
     dstates, dinitial = torch.empty_like(states), torch.empty_like(dfinal)
@@ -608,18 +630,16 @@ def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor, scale:
     dp = torch.empty_like(p)
     dg = torch.empty_like(g)
     with torch.cuda.device_of(p):
-        reverse_scan[(B * H * triton.cdiv(V, BLOCK),)](
+        reverse_scan[(B * H * triton.cdiv(V, launches["reverse_scan"]["BV"]),)](
             solved_k, p_decayed, inverse, q_decayed, do, m, total, dfinal, dy, dstates, dinitial, T, H, K=K, V=V, KP=KP,
-            BV=BLOCK, C=CHUNK, SCALE=scale, num_stages=stages, num_warps=WARPS["reverse_scan"],
+            C=CHUNK, SCALE=scale, **launches["reverse_scan"],
         )
         couplings_grad[(B * H * chunks,)](
-            dy, do, u, da, dm, T, H, V=V, BV=BV, C=CHUNK, SCALE=scale, num_stages=STAGES.get("couplings_grad", 1),
-            num_warps=WARPS["couplings_grad"],
+            dy, do, u, da, dm, T, H, V=V, C=CHUNK, SCALE=scale, **launches["couplings_grad"],
         )
-        local_grad[(B * H * chunks * triton.cdiv(K, BK),)](
-            e, q, p, g, dy, do, u, da, dm, states, dstates, de, dq, dp, dg, T, H, K=K, V=V, BK=BK, BV=BV, C=CHUNK,
-            LEVELS=CHUNK.bit_length() - 1, SCALE=scale, num_stages=STAGES.get("local_grad", 1),
-            num_warps=WARPS["local_grad"],
+        local_grad[(B * H * chunks * triton.cdiv(K, launches["local_grad"]["BK"]),)](
+            e, q, p, g, dy, do, u, da, dm, states, dstates, de, dq, dp, dg, T, H, K=K, V=V, C=CHUNK,
+            LEVELS=CHUNK.bit_length() - 1, SCALE=scale, **launches["local_grad"],
         )
     return de, dp, dy, dq, dg, dinitial
 

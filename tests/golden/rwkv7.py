@@ -16,10 +16,45 @@ import triton.language as tl
 from torch import Tensor
 
 
-CHUNK = 32  # tokens of a chunk
-COLUMNS = 64  # of a tile, half in float32
-STAGES = {}
-WARPS = {"intra": 4, "keys": 4, "values": 4, "scan": 4, "reverse_scan": 4, "couplings_grad": 4, "local_grad": 4}
+CHUNK = 16  # tokens
+# Columns of a block, warps and pipeline stages of each kernel, as measured on an H200.
+LAUNCHES = {
+    torch.bfloat16: {
+        "intra": (64, 1, 3),
+        "keys": (64, 2, 1),
+        "values": (128, 2, 1),
+        "scan": (64, 4, 3),
+        "reverse_scan": (64, 4, 3),
+        "couplings_grad": (64, 2, 3),
+        "local_grad": (64, 4, 2),
+    },
+    torch.float32: {
+        "intra": (32, 4, 1),
+        "keys": (32, 4, 1),
+        "values": (32, 4, 1),
+        "scan": (32, 4, 1),
+        "reverse_scan": (32, 4, 1),
+        "couplings_grad": (32, 4, 1),
+        "local_grad": (32, 4, 1),
+    },
+}
+OVER_VALUES = ("values", "scan", "reverse_scan", "couplings_grad",)  # kernels whose blocks are of V
+
+
+def _launches(K: int, V: int, dtype: torch.dtype) -> dict[str, dict[str, int]]:
+    """The launch of each kernel: the table's, its blocks no wider than K or V, its stages as shared memory allows."""
+    KP, VP = max(16, triton.next_power_of_2(K)), max(16, triton.next_power_of_2(V))
+    found = {}
+    for name, (block, warps, stages) in LAUNCHES[dtype].items():
+        columns = {"BV": min(VP, block)} if name in OVER_VALUES else {"BK": min(KP, block)}
+        if "scan" in name:
+            stages = max(1, min(stages, 160_000 // (4 * CHUNK * KP * dtype.itemsize)))
+            # The state stays in registers. Without stages, Triton 3.6.0 miscompiles its products of 64 rows on Hopper.
+            columns["BV"] = min(columns["BV"], max(16, (8192 if stages > 1 else 4096) // KP))
+        if name == "local_grad":
+            columns["BV"] = min(VP, 64 if dtype == torch.bfloat16 else block)
+        found[name] = {**columns, "num_warps": warps, "num_stages": stages}
+    return found
 
 
 @triton.jit
@@ -667,18 +702,6 @@ def decode(
     tl.store(after + at_state, new, mask=in_state)
 
 
-def _blocks(K: int, V: int, dtype: torch.dtype) -> tuple[int, int, int, int, int]:
-    """Tile sizes, powers of two from 16: K in full, a block of K, a block of V, the scans' block of V.
-
-    Last: how many chunks the scans keep in flight, as shared memory allows.
-    """
-    KP, VP = max(16, triton.next_power_of_2(K)), max(16, triton.next_power_of_2(V))
-    wide = dtype == torch.float32
-    block = COLUMNS // 2 if wide else COLUMNS
-    narrow = wide and KP > 128
-    return KP, min(KP, block), min(VP, block), min(VP, 16 if narrow else 32), 1 if wide or KP > 128 else 3
-
-
 def _scan_forward(
     e: Tensor, p: Tensor, y: Tensor, w: Tensor, yw: Tensor, q: Tensor, g: Tensor, initial: Tensor, save: bool,
     dtype: torch.dtype, scale: float,
@@ -690,7 +713,8 @@ def _scan_forward(
     B, T, H, _, K = p.shape
     V = initial.shape[-1]
     chunks = triton.cdiv(T, CHUNK)
-    KP, BK, BV, BLOCK, stages = _blocks(K, V, p.dtype)
+    KP = max(16, triton.next_power_of_2(K))
+    launches = _launches(K, V, p.dtype)
     inverse = p.new_empty(B * H * chunks, CHUNK, CHUNK)
     b = p.new_empty(B * H * chunks, CHUNK, CHUNK)
     m = p.new_empty(B * H * chunks, CHUNK, CHUNK)
@@ -705,20 +729,18 @@ def _scan_forward(
     final = torch.empty_like(initial)
     with torch.cuda.device_of(p):
         intra[(B * H * chunks,)](
-            e, q, p, w, g, inverse, b, m, n, T, H, K=K, BK=BK, C=CHUNK, LEVELS=CHUNK.bit_length() - 1,
-            num_stages=STAGES.get("intra", 1), num_warps=WARPS["intra"],
+            e, q, p, w, g, inverse, b, m, n, T, H, K=K, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, **launches["intra"],
         )
-        keys[(B * H * chunks * triton.cdiv(K, BK),)](
-            e, q, p, w, g, inverse, solved_k, q_decayed, p_decayed, w_decayed, total, T, H, K=K, BK=BK, C=CHUNK,
-            num_stages=STAGES.get("keys", 1), num_warps=WARPS["keys"],
+        keys[(B * H * chunks * triton.cdiv(K, launches["keys"]["BK"]),)](
+            e, q, p, w, g, inverse, solved_k, q_decayed, p_decayed, w_decayed, total, T, H, K=K, C=CHUNK,
+            **launches["keys"],
         )
-        values[(B * H * chunks * triton.cdiv(V, BV),)](
-            y, yw, b, inverse, solved_v, T, H, V=V, BV=BV, C=CHUNK, num_stages=STAGES.get("values", 1),
-            num_warps=WARPS["values"],
+        values[(B * H * chunks * triton.cdiv(V, launches["values"]["BV"]),)](
+            y, yw, b, inverse, solved_v, T, H, V=V, C=CHUNK, **launches["values"],
         )
-        scan[(B * H * triton.cdiv(V, BLOCK),)](
+        scan[(B * H * triton.cdiv(V, launches["scan"]["BV"]),)](
             solved_k, solved_v, p_decayed, w_decayed, yw, q_decayed, m, n, total, initial, o, u, states, final, T, H,
-            K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, SAVE=save, SCALE=scale, num_stages=stages, num_warps=WARPS["scan"],
+            K=K, V=V, KP=KP, C=CHUNK, SAVE=save, SCALE=scale, **launches["scan"],
         )
     return o, final, (e, p, w, yw, q, g, inverse, solved_k, b, m, n, q_decayed, p_decayed, w_decayed, total, u, states)
 
@@ -729,7 +751,8 @@ def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor, scale:
     B, T, H, _, K = p.shape
     V = dfinal.shape[-1]
     chunks = triton.cdiv(T, CHUNK)
-    KP, BK, BV, BLOCK, stages = _blocks(K, V, p.dtype)
+    KP = max(16, triton.next_power_of_2(K))
+    launches = _launches(K, V, p.dtype)
     do, dfinal = do.contiguous(), dfinal.contiguous()
     dy = torch.empty_like(u)
     dyw = torch.empty_like(yw)
@@ -744,18 +767,16 @@ def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor, scale:
     dw = torch.empty_like(w)
     dg = torch.empty_like(g)
     with torch.cuda.device_of(p):
-        reverse_scan[(B * H * triton.cdiv(V, BLOCK),)](
+        reverse_scan[(B * H * triton.cdiv(V, launches["reverse_scan"]["BV"]),)](
             solved_k, p_decayed, inverse, w_decayed, q_decayed, do, b, m, n, total, dfinal, dy, dyw, dstates, dinitial,
-            T, H, K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, SCALE=scale, num_stages=stages, num_warps=WARPS["reverse_scan"],
+            T, H, K=K, V=V, KP=KP, C=CHUNK, SCALE=scale, **launches["reverse_scan"],
         )
         couplings_grad[(B * H * chunks,)](
-            dy, do, u, yw, da, db, dm, dn, T, H, V=V, BV=BV, C=CHUNK, SCALE=scale,
-            num_stages=STAGES.get("couplings_grad", 1), num_warps=WARPS["couplings_grad"],
+            dy, do, u, yw, da, db, dm, dn, T, H, V=V, C=CHUNK, SCALE=scale, **launches["couplings_grad"],
         )
-        local_grad[(B * H * chunks * triton.cdiv(K, BK),)](
-            e, q, p, w, g, dy, do, u, yw, da, db, dm, dn, states, dstates, de, dq, dp, dw, dg, T, H, K=K, V=V, BK=BK,
-            BV=BV, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, SCALE=scale, num_stages=STAGES.get("local_grad", 1),
-            num_warps=WARPS["local_grad"],
+        local_grad[(B * H * chunks * triton.cdiv(K, launches["local_grad"]["BK"]),)](
+            e, q, p, w, g, dy, do, u, yw, da, db, dm, dn, states, dstates, de, dq, dp, dw, dg, T, H, K=K, V=V, C=CHUNK,
+            LEVELS=CHUNK.bit_length() - 1, SCALE=scale, **launches["local_grad"],
         )
     return de, dp, dy, dw, dyw, dq, dg, dinitial
 
