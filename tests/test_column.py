@@ -12,7 +12,7 @@ from kernel_cases import rms
 import stateir
 from stateir.affine import normal_form
 from stateir.build import ONE, ZERO
-from stateir.codegen import triton_module
+from stateir.codegen import triton_config
 from stateir.codegen.samples import sample_arguments
 from stateir.codegen.verify import against_step, over_time
 from stateir.column import VALUES, Column, column
@@ -137,7 +137,7 @@ def test_chunked_equals_step_with_gradients_and_states(name: str) -> None:
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
 @pytest.mark.parametrize("name", ["key decay", "erases", "fewer writes"])
 def test_kernels_equal_the_step_with_gradients_and_states(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_module, "chunk_size", lambda tiles: 16)
+    monkeypatch.setattr(triton_config, "chunk_size", lambda tiles: 16)
     rule = stateir.parse(HEAD + COLUMNS[name])
     arguments = sample_arguments(rule, B=1, T=18, H=1, K=4, V=3, seed=2, ends=0.0)
     generator = torch.Generator().manual_seed(3)

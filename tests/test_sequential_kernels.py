@@ -11,14 +11,14 @@ import pytest
 from sequential_cases import CASES, HEAD, errors_of, rule_of
 
 import stateir
-from stateir.codegen import triton_module
+from stateir.codegen import triton_config
 
 LIMIT = 1e-5  # of float32 over a few tokens, relative to the largest value
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_module, "chunk_size", lambda tiles: 16)
+    monkeypatch.setattr(triton_config, "chunk_size", lambda tiles: 16)
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
