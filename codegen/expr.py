@@ -58,7 +58,7 @@ def log_softplus(x: Tensor) -> Tensor:
 ''',
 }
 
-# Names that the text of a function refers to outside itself.
+# What generated functions that have the rule's names as arguments refer to.
 _RESERVED = frozenset({
     "torch", "triton", "math", "F", "Tensor", "ctx", "step", "run", "start", "prologue", "chunked", "prologue_grad",
     "epilogue", "epilogue_grad", "affine_scan", "max_plus_scan", "angle_scan", "widened", "output", "CHUNK", "_scan",
