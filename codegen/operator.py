@@ -30,7 +30,7 @@ from .arguments import (
 from .chunked import default_chunk
 from .first_use import Configuration, choose, wanted
 from .generated import load_source
-from .packed import by_kernels, chunk_size, chunks_of, run_packed
+from .packed import Chunked, Pieces, Prologue, by_kernels, chunk_size, chunks_of, run_packed
 from .shape import Shape
 from .start import start_value
 from .step import step_source
@@ -315,17 +315,36 @@ class Operator:
         N, names = cu_seqlens.shape[0] - 1, self.signature.inputs
         if N == 0 or sizes.T == 0:
             return args[0].new_zeros(1, sizes.T, sizes.H, sizes.V), state
-        key = backend, configuration
-        if key not in self._packed_modules:
-            self._packed_modules[key] = backends.packed_functions(self.rule, backend, configuration)
-        module, shape = self._packed_modules[key]
         dtype = (state["S"] if isinstance(state, dict) else state).dtype
-        chunked = by_kernels(module._scan, shape, args[self._value].dtype) if backend == "triton" else module.chunked
+        prologue, chunked, shape = self._parts(backend, configuration, args[self._value].dtype)
         largest = self.chunk_size or default_chunk(shape)
         chunks = chunks_of(cu_seqlens.to(args[0].device), sizes.T, chunk_size(sizes.T, N, largest))
         args = [x.to(dtype) for x in args]
         inputs, params = dict(zip(names, args, strict=False)), args[len(names) :]
-        return run_packed(module.prologue, chunked, shape, inputs, params, state, chunks, after)
+        return run_packed(prologue, chunked, shape, inputs, params, state, chunks, after)
+
+    def pieces(self, tensors: dict[str, Tensor], state: State | None, cu_seqlens: Tensor | None = None) -> Pieces:
+        """What the segments of a call are run by, for what joins them itself; the call is checked but for offsets."""
+        sizes = self._checked(tensors, False)
+        batch = sizes.B if cu_seqlens is None else check_cu_seqlens(self.signature, cu_seqlens, sizes)
+        dtype, device = compute_dtype(tensors), next(iter(tensors.values())).device
+        output, backend = self._output_dtype(tensors), self._backend(dtype, device)
+        chosen = self._configuration(sizes, output, device) if backend == "triton" else DEFAULT
+        prologue, chunked, shape = self._parts(backend, chosen, output)
+        before = self._state(state, replace(sizes, B=batch), dtype, device, "initial_state")
+        args = self._prepared(tensors, sizes, dtype, device)
+        return Pieces(prologue, chunked, shape, self.chunk_size or default_chunk(shape), args, before)
+
+    def _parts(
+        self, backend: str, configuration: Configuration, output: torch.dtype
+    ) -> tuple[Prologue, Chunked, Shape]:  # fmt: skip
+        """The prologue, the scan of its tensors, and their shape."""
+        key = backend, configuration
+        if key not in self._packed_modules:
+            self._packed_modules[key] = backends.packed_functions(self.rule, backend, configuration)
+        module, shape = self._packed_modules[key]
+        chunked = by_kernels(module._scan, shape, output) if backend == "triton" else module.chunked
+        return module.prologue, chunked, shape
 
     def _one_by_one(
         self, args: list[Tensor], state: State, sizes: Sizes, cu_seqlens: Tensor

@@ -26,6 +26,21 @@ Prologue = Callable[..., tuple[dict[str, Tensor], dict[str, Tensor]]]
 
 
 @dataclass(frozen=True)
+class Pieces:
+    """What the segments of a call are run by: the prologue, the scan of its tensors, their `shape`, and the largest chunk.
+
+    args: the inputs and params in their order, in the dtype of the states and with H heads; `state` is what is before.
+    """
+
+    prologue: Prologue
+    chunked: Chunked
+    shape: Shape
+    chunk: int
+    args: list[Tensor]
+    state: Tensor | dict[str, Tensor]
+
+
+@dataclass(frozen=True)
 class Chunks:
     """The chunks of N packed sequences, n of C tokens each; those behind the last sequence's are `used` by none.
 

@@ -31,7 +31,7 @@ class Demand:
     those arguments. With `kernels` the scans are Triton kernels, else PyTorch.
     """
 
-    def __init__(self, rule: Rule, scope: Scope, state: str, chunk: str, kernels: bool) -> None:
+    def __init__(self, rule: Rule, scope: Scope, state: str, chunk: str, kernels: bool = False) -> None:
         self.rule, self.scope, self.state, self.chunk = rule, scope, state, chunk
         self.kernels = kernels
         self.body: list[str] = []
