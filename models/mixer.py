@@ -132,7 +132,9 @@ class Mixer(nn.Module):
     def _output(self, o: Tensor, x: Tensor) -> Tensor:
         g = self.gate_project(x)
         g = F.silu(g) if self.gate == "silu" else torch.sigmoid(g)
-        y: Tensor = self.out(self.norm(o).flatten(-2) * g)
+        # Under autocast o is narrower than the weight, which PyTorch's fused norm does not take.
+        o = F.rms_norm(o, self.norm.normalized_shape, self.norm.weight.to(o.dtype), self.norm.eps)
+        y: Tensor = self.out(o.flatten(-2) * g)
         return y
 
 

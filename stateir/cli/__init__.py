@@ -14,19 +14,23 @@ from .language import check, explain, fmt, lsp, prove, show
 
 
 class Commands(typer.core.TyperGroup):
-    """The commands of this file, and `mqar`, whose module is imported when it is asked for."""
+    """The commands of this file, and `mqar` and `lm`, whose modules are imported when they are asked for."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*super().list_commands(ctx), "mqar"]
+        return [*super().list_commands(ctx), "lm", "mqar"]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name != "mqar":
-            return super().get_command(ctx, cmd_name)
         from typer.main import get_command
 
-        from stateir.models.cli import app as mqar
+        if cmd_name == "lm":
+            from stateir.models.lm_cli import app as lm
 
-        return get_command(mqar)
+            return get_command(lm)
+        if cmd_name == "mqar":
+            from stateir.models.cli import app as mqar
+
+            return get_command(mqar)
+        return super().get_command(ctx, cmd_name)
 
 
 app = typer.Typer(
