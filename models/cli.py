@@ -10,6 +10,7 @@ import typer
 
 from .config import config_hash
 from .mqar import Filler, MqarConfig, generate, render_row
+from .sweep_cli import sweep
 
 if TYPE_CHECKING:
     from .train import TrainConfig
@@ -21,6 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command()(sweep)
 
 Length = Annotated[int, typer.Option(help="Tokens of a row.")]
 Pairs = Annotated[int, typer.Option(help="Different keys of a row, D.")]

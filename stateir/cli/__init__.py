@@ -53,6 +53,8 @@ EXTRAS = {
     "matplotlib": "zoo",
     "lsprotocol": "lsp",
     "pygls": "lsp",
+    "ray": "ray",
+    "transformers": "hub",
 }
 
 
