@@ -108,7 +108,7 @@ def train(
         RuleChanged: if the run in the folder was trained with another text of the rule.
     """
     rule = stateir.load(config.model.rule) if rule is None else rule
-    run = _Run(config, rule, device, parallel)
+    run = Run(config, rule, device, parallel)
     saved = None if folder is None else folder / "checkpoint.safetensors"
     if saved is not None and saved.exists():
         require(resume, f"{folder} already holds a run; resume it or choose another folder")
@@ -128,7 +128,7 @@ def train(
     return LMResult(config, tuple(run.losses), run.held_out(), run.parameters, speed, run.mfu(speed))
 
 
-class _Run:
+class Run:
     """The mutable half of a run."""
 
     def __init__(self, config: LMTrainConfig, rule: Rule, device: str, parallel: Parallel | None) -> None:
