@@ -236,8 +236,16 @@ def _common(rule: Signature, dim: str, tensors: dict[str, Tensor], layouts: dict
     for name, size in found.items():
         if size != common:
             expected = f"{_shown(layouts[name])} with {dim} = {common} as in {witness!r}"
-            raise ValueError(_mismatch(rule, name, expected, tensors[name]))
+            order = _heads_first(tensors[name], common) if dim == "T" else ""
+            raise ValueError(_mismatch(rule, name, expected, tensors[name]) + order)
     return common
+
+
+def _heads_first(x: Tensor, tokens: int) -> str:
+    """What to do with an input whose heads stand before its tokens; nothing is said of another one."""
+    if x.shape[2] != tokens:
+        return ""
+    return f"; it looks like {_shown(('B', 'H', 'T', *('D',) * (x.ndim - 3)))}: transpose(1, 2)"
 
 
 def _dim(rule: Signature, dim: str, size: int | None) -> int:

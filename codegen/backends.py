@@ -28,7 +28,7 @@ def lacks(rule: Rule, backend: str) -> str | None:
         return None
     matrices = [s.name for s in rule.states if s.axis is Axis.MATRIX]
     if len(matrices) > 1:
-        return f"it carries several matrix states ({', '.join(matrices)})"
+        return f"E501: it carries several matrix states ({', '.join(matrices)})"
     if backend == "triton":
         return triton_lacks(shape_of(_core(rule)))
     return None

@@ -66,10 +66,11 @@ def _filled(state: State, scope: Scope) -> str:
     return f"torch.full(({shape}), {torch_text(state.start, scope)}, dtype=dtype, device=device)"
 
 
-def run_source(rule: Rule, body: Callable[[Rule, Scope], list[str]]) -> str:
+def run_source(rule: Rule, body: Callable[[Rule, Scope], list[str]], *, cast: bool = True) -> str:
     """Text of `run(inputs..., params..., state=None)`, which gives the output and the state after a sequence.
 
-    `body` writes the lines that compute them from the arguments, all of one dtype, and from the state before.
+    `body` writes the lines that compute them from the arguments and from the state before. With `cast` these have one
+    dtype, float32 at least; without, the arguments are what the caller gives, and the start is in float32.
     """
     scope = scope_of(rule)
     state, dtype, each = (scope.fresh(name) for name in ("state", "dtype", "x"))
@@ -78,14 +79,19 @@ def run_source(rule: Rule, body: Callable[[Rule, Scope], list[str]]) -> str:
     scope.used |= {"K", "V", "H"}
     B, H, K, V = (scope.fresh(name) for name in "BHKV")
     every = ", ".join(names) + ("," if len(names) == 1 else "")
-    lines = [
+    output = scope.names[rule.read.name]
+    kind = f"{names[0]}.dtype" if cast else "torch.float32"
+    casts = [
         f"{dtype} = {value}.dtype",
         f"{every} = ({each}.to(torch.promote_types({each}.dtype, torch.float32)) for {each} in ({every}))",
+    ]
+    lines = [
+        *(casts if cast else []),
         *sizes(rule, scope, ("B", "T", "H")),
         f"if {state} is None:",
-        f"    {state} = start({B}, {H}, {K}, {V}, {names[0]}.dtype, {names[0]}.device)",
+        f"    {state} = start({B}, {H}, {K}, {V}, {kind}, {names[0]}.device)",
         *body(rule, scope),
-        f"return {scope.names[rule.read.name]}.to({dtype}), {state}",
+        f"return {f'{output}.to({dtype})' if cast else output}, {state}",
     ]
     kind = "Tensor" if carries_s_alone(rule) else "dict[str, Tensor]"
     arguments = [*(f"{name}: Tensor" for name in names), f"{state}: {kind} | None = None"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from stateir.column import column, without_column
 from stateir.ir import Rule
 from stateir.normal import Core
 
 from .carried import carries_s_alone, run_source, start_source
 from .chunked import chunked_source, default_chunk
+from .column_text import output_source, state_after, state_before, widened_source
 from .expr import Scope
 from .prologue import prologue_source
 from .shape import shape_of
@@ -15,6 +17,8 @@ from .text import arguments_of, module
 
 def sequence_source(rule: Rule, core: Core, chunk_size: int | None = None) -> str:
     """Source of a module with `prologue`, `chunked`, `start` and `run(sequence..., state=None)`."""
+    found = column(rule, core)
+    core = core if found is None else without_column(core, found)
     shape = shape_of(core)
     chunk = chunk_size or default_chunk(shape)
 
@@ -24,10 +28,12 @@ def sequence_source(rule: Rule, core: Core, chunk_size: int | None = None) -> st
         if carries_s_alone(rule):
             return [f"{output}, {state} = chunked(prologue({arguments}), {state}, {chunk})"]
         tensors, carried, S = scope.new("tensors"), scope.new("carried"), scope.names["S"]
+        before = state_before(state, found)
         return [
             f"{tensors}, {carried} = prologue({arguments}, {state}, {chunk})",
-            f'{output}, {S} = chunked({tensors}, {state}["S"], {chunk})',
-            f'{state} = {{"S": {S}, **{carried}}}',
+            f"{output}, {S} = chunked({tensors}, {before}, {chunk})",
+            *([] if found is None else [f"{output} = output({output}, {tensors})"]),
+            f"{state} = {state_after(S, carried, found)}",
         ]
 
     docstring = (
@@ -36,8 +42,10 @@ def sequence_source(rule: Rule, core: Core, chunk_size: int | None = None) -> st
     if rule.title:
         docstring = f"{rule.title}\n\n{docstring}\n"
     parts = [
-        prologue_source(rule, core).strip(),
+        *([] if found is None else [widened_source(1)]),
+        prologue_source(rule, core, found).strip(),
         chunked_source(shape).strip(),
+        *([] if found is None else [output_source(rule, found)]),
         start_source(rule),
         run_source(rule, body),
     ]

@@ -58,9 +58,12 @@ def log_softplus(x: Tensor) -> Tensor:
 ''',
 }
 
-_RESERVED = frozenset(
-    {"torch", "math", "F", "Tensor", "step", "run", "start", "prologue", "chunked", *HELPERS, *dir(builtins)}
-)
+# What generated functions that have the rule's names as arguments refer to.
+_RESERVED = frozenset({
+    "torch", "triton", "math", "F", "Tensor", "ctx", "step", "run", "start", "prologue", "chunked", "prologue_grad",
+    "epilogue", "epilogue_grad", "affine_scan", "max_plus_scan", "angle_scan", "widened", "output", "CHUNK", "_scan",
+    "_token", *HELPERS, *dir(builtins),
+})  # fmt: skip
 
 
 def python_names(rule: Rule) -> dict[str, str]:

@@ -8,6 +8,7 @@ $XDG_CACHE_HOME/stateir (~/.cache/stateir). STATEIR_FIRST_USE=0 in the environme
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -48,8 +49,8 @@ class KernelError(RuntimeError):
 class Configuration:
     """How kernels are tiled, where it differs from the tiles that the generated module chooses.
 
-    chunk: tokens of a chunk; columns: the most value columns of a scan's tile; stages: chunks that a scan keeps in
-    flight.
+    chunk: tokens of a chunk; columns: the most value columns of a scan's tile; stages: the most that a kernel's loops
+    keep in flight.
     """
 
     chunk: int | None = None
@@ -61,8 +62,8 @@ class Configuration:
         return changed or "default"
 
 
-# The default, and what sidesteps the miscompilations that were reported: no pipelining, then narrower tiles as well.
-CONFIGURATIONS = (Configuration(), Configuration(stages=1), Configuration(stages=1, columns=16))
+# The default, and what sidesteps the miscompilations that were met: narrower tiles, then no pipelining as well.
+CONFIGURATIONS = (Configuration(), Configuration(stages=2, columns=32), Configuration(stages=1, columns=16))
 
 
 @dataclass(frozen=True)
@@ -94,14 +95,17 @@ def configured(source: str, label: str, configuration: Configuration) -> ModuleT
     if configuration == Configuration():
         return load_source(source, label)
     module = load_source(source, f"{label}.{configuration}")
-    plain = module.__dict__.setdefault("_default_blocks", module._blocks)
-    columns, stages = configuration.columns, configuration.stages
+    plain = module.__dict__.setdefault("_default_launches", module._launches)
 
-    def blocks(K: int, V: int, dtype: torch.dtype) -> tuple[int, ...]:
-        KP, BK, BV, block, own = plain(K, V, dtype)
-        return KP, BK, BV, min(block, columns or block), stages or own
+    def launches(*key: object) -> dict[str, dict[str, int]]:
+        found = {name: dict(launch) for name, launch in plain(*key).items()}
+        for name, launch in found.items():
+            launch["num_stages"] = min(launch["num_stages"], configuration.stages or launch["num_stages"])
+            if "scan" in name:
+                launch["BV"] = min(launch["BV"], configuration.columns or launch["BV"])
+        return found
 
-    module._blocks = blocks  # type: ignore[attr-defined]
+    module._launches = functools.cache(launches)  # type: ignore[attr-defined]
     if configuration.chunk:
         module.CHUNK = configuration.chunk  # type: ignore[attr-defined]
     return module

@@ -175,15 +175,16 @@ class Operator:
         output = output or self._output_dtype(tensors)
         before = self._state(state, replace(sizes, B=batch), dtype, device, "state" if token else "initial_state")
         with torch.autocast(device.type, enabled=False):
-            args = self._prepared(tensors, sizes, dtype, device, token)
             backend = self._backend(dtype, device)
             if token:
-                step = self._reference.step
-                if backend == "triton" and not _differentiated([*args, before]):
-                    step = self._functions("triton", self._configuration(sizes, output, device)).step
-                return _settled(output, *step(before, *args))
+                step, kept = self._reference.step, dtype
+                if backend == "triton" and not _differentiated([*tensors.values(), before]):
+                    step, kept = self._functions("triton", self._configuration(sizes, output, device)).step, None
+                return _settled(output, *step(before, *self._prepared(tensors, sizes, kept, device, token)))
+            fused = backend == "triton" and cu_seqlens is None
+            args = self._prepared(tensors, sizes, None if fused else dtype, device)
             chosen = DEFAULT
-            if backend == "triton":  # the value input's dtype decides how its products are taken
+            if backend == "triton":  # the value input's dtype decides how its products are taken, and is the output's
                 args[self._value] = args[self._value].to(output)
                 chosen = self._configuration(sizes, output, device)
             if cu_seqlens is None:
@@ -255,17 +256,18 @@ class Operator:
         return _map(lambda x: x.to(dtype), check_state(self.signature, given, sizes, device, name))
 
     def _prepared(
-        self, tensors: dict[str, Tensor], sizes: Sizes, dtype: torch.dtype, device: torch.device, token: bool = False
-    ) -> list[Tensor]:
-        """The arguments in the order of the generated functions, in one dtype and with H heads each."""
+        self, tensors: dict[str, Tensor], sizes: Sizes, dtype: torch.dtype | None, device: torch.device,
+        token: bool = False,
+    ) -> list[Tensor]:  # fmt: skip
+        """The arguments in the order of the generated functions with H heads each, in their own dtypes if None."""
         args = []
         layouts = self.signature.token if token else self.signature.sequence
         for d in arguments_of(self.rule):
             if d.name not in tensors:
                 assert isinstance(d, Param)
-                args.append(start_value(d, sizes.H, sizes.K, sizes.V, dtype=dtype, device=device))
+                args.append(start_value(d, sizes.H, sizes.K, sizes.V, dtype=dtype or torch.float32, device=device))
                 continue
-            x = tensors[d.name].to(dtype)
+            x = tensors[d.name] if dtype is None else tensors[d.name].to(dtype)
             dim = layouts[d.name].index("H")
             args.append(x if x.shape[dim] == sizes.H else x.repeat_interleave(sizes.H // x.shape[dim], dim))
         return args

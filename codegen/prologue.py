@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from stateir.build import ZERO
+from stateir.column import Column
 from stateir.ir import Axis, Bin, Call, Contract, Expr, Let, Ref, Rule, children, rebuild, walk
 from stateir.normal import Core
 
 from .carried import carries_s_alone
+from .column_text import terms_of_output
 from .expr import Scope, scope_of, torch_text
 from .scan import Demand
 from .text import arguments_of, assignment, expanded, function, helpers, sizes, varies
@@ -39,7 +42,7 @@ def core_tensors(core: Core) -> dict[str, tuple[Expr, Axis]]:
     return {key: (e, axes.get(key.rstrip("0123456789"), e.axis)) for key, e in found.items() if e is not None}
 
 
-def prologue_source(rule: Rule, core: Core) -> str:
+def prologue_source(rule: Rule, core: Core, column: Column | None = None, *, kernels: bool = False) -> str:
     """Source of `prologue(inputs..., params...) -> dict[str, Tensor]` and of the helpers that it calls.
 
     The arguments are the rule's inputs [B, T, H, ...] and params [H, ...] in the order of their declarations, all of
@@ -48,28 +51,39 @@ def prologue_source(rule: Rule, core: Core) -> str:
 
     A rule that carries more than S has `prologue(inputs..., params..., state, chunk)` instead. It takes the carried
     state, a dict by name, and how many tokens a scan takes at a time, and gives the dict of tensors and the carried
-    state after the sequence, without S.
+    state after the sequence, without S. With `kernels` the states' scans are Triton kernels.
+
+    With a `column`, `core` is that of `without_column`: values have the column beside them, the tensors include
+    `terms_of_output`, and the carried state is without the column's state too.
     """
     scope = scope_of(rule)
     state, chunk = scope.new("state"), scope.new("chunk")
-    demand = Demand(rule, scope, state, chunk)
+    demand = Demand(rule, scope, state, chunk, kernels)
     tensors = core_tensors(core)
-    needed = _needed(rule, [e for e, _ in tensors.values()])
+    beside = {} if column is None else {f"y{j}": x or ZERO for j, x in enumerate(column.values) if f"y{j}" in tensors}
+    tensors |= {} if column is None else {name: (e, e.axis) for name, e in terms_of_output(column).items()}
+    roots = [*(e for e, _ in tensors.values()), *beside.values()]
+    needed = needed_lets(rule, roots)
     for line in rule.lines:
         if isinstance(line, Let) and line.name in needed:
             demand.need(Ref(line.name, line.value.axis))
-    for e, _ in tensors.values():
+    for e in roots:
         demand.need(e)
-    demand.need_carried()
+    demand.need_carried(() if column is None else (column.state,))
     body, varying = demand.body, demand.varying
 
     shared, tensors = _hoist(tensors, scope, varying)
     body += [assignment(scope.names[name], torch_text(e, scope)) for name, e in shared.items()]
     results = []
-    for key, (e, axis) in tensors.items():
+
+    def over_tokens(e: Expr, axis: Axis) -> str:
         text = torch_text(e, scope, axis)
-        if not varies(e, varying):
-            text = expanded(text, e, axis, rule, scope, LEADING)
+        return text if varies(e, varying) else expanded(text, e, axis, rule, scope, LEADING)
+
+    for key, (e, axis) in tensors.items():
+        text = over_tokens(e, axis)
+        if key in beside:
+            text = f"widened({text}, {over_tokens(beside[key], Axis.SCALAR)})"
         if key == "g":
             text = f"torch.clamp({text}, min={LOWEST_LOG_DECAY})"
         results.append(f'"{key}": {text},')
@@ -88,11 +102,11 @@ def prologue_source(rule: Rule, core: Core) -> str:
         arguments += [f"{state}: {kind}", f"{chunk}: int"]
         kind = f"tuple[{kind}, {kind}]"
     text = function("prologue", arguments, kind, docstring, body)
-    scans = [definition.strip("\n") for definition in demand.helpers.values()]
+    scans = [definition.strip("\n") for definition in demand.helpers]
     return "\n\n\n".join([*helpers(scope), *scans, text]) + "\n"
 
 
-def _needed(rule: Rule, roots: list[Expr]) -> set[str]:
+def needed_lets(rule: Rule, roots: list[Expr]) -> set[str]:
     """The lets that the roots refer to, directly or through other lets."""
     found: set[str] = set()
     stack = list(roots)

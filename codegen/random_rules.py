@@ -6,116 +6,88 @@ unit vectors and the strength of every erase is at most 1.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable
 
-A = TypeVar("A")
+from .random_parts import Draw, RandomDraw
+from .random_states import States
 
-
-class Draw(Protocol):
-    """A source of choices: a random generator, or a property-testing library that can shrink them."""
-
-    def integer(self, low: int, high: int) -> int:
-        """A whole number from low to high, both included."""
-
-    def choice(self, options: Sequence[A]) -> A:
-        """One of the options; the first is the simplest."""
-
-
-class RandomDraw:
-    """Choices from a seed."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
-
-    def integer(self, low: int, high: int) -> int:
-        return self._random.randint(low, high)
-
-    def choice(self, options: Sequence[A]) -> A:
-        return self._random.choice(options)
+__all__ = ["RandomDraw", "random_rule"]
 
 
 def random_rule(draw: Draw, max_lines: int = 5) -> str:
     """The text of a random rule with 1 to `max_lines` update lines of S.
 
     Decays (none, scalar, key) before, between and after the writes, several erasing and pure terms a line, erases of
-    the undecayed state, loops over arrays, shared directions, lets with contractions, a read anywhere, an epilogue.
+    the undecayed state, loops over arrays, shared directions, lets with contractions, a read anywhere, an epilogue;
+    beside S, states of every axis and scan, several updates of one, look-back and rotation.
     """
     return _Writer(draw).rule(draw.integer(1, max_lines))
 
 
-class _Writer:
+class _Writer(States):
     """Writes one rule; a name is declared where it is first used."""
 
-    def __init__(self, draw: Draw) -> None:
-        self.draw = draw
-        self.inputs: dict[str, str] = {}
-        self.params: dict[str, str] = {}
-        self.lets: dict[str, str] = {}
-        self.states: dict[str, tuple[str, str]] = {}
-
-    def rule(self, lines: int) -> str:
-        updates = [self.update() for _ in range(lines)]
+    def rule(self, count: int) -> str:
+        if self.draw.choice([False, False, False, False, False, True]):
+            return self.text([*self.mirrored(count), self.normalised_read()])
+        updates = [self.update() for _ in range(count)]
         if not any(kind.startswith("value") for kind in self.inputs.values()):
             updates.append("update S += " + self.write())
         body = updates
-        for line in [self.read(), *(update for _, update in self.states.values())]:
-            place = self.draw.choice([len(body), *range(len(body))])
-            body = [*body[:place], line, *body[place:]]
+        read = self.read()
+        for lines in [[read], *(lines for _, lines in self.states.values())]:
+            places = sorted(self.draw.choice([len(body), *range(len(body))]) for _ in lines)
+            for place, line in zip(reversed(places), reversed(lines), strict=True):
+                body = [*body[:place], line, *body[place:]]
+        return self.text(body)
+
+    def text(self, body: list[str]) -> str:
         declared = [f"input {name}: {kind}" for name, kind in self.inputs.items()]
         declared += [f"param {name}: {kind}" for name, kind in self.params.items()]
         declared += [f"state {name}: {kind}" for name, (kind, _) in self.states.items()]
         lets = [f"let {name} = {value}" for name, value in self.lets.items()]
         return "\n".join(["rule random", *declared, *lets, *body]) + "\n"
 
-    def input(self, name: str, kind: str) -> str:
-        self.inputs[name] = kind
-        return name
+    def mirrored(self, count: int) -> list[str]:
+        """Lines of S, and of a key state the same with scalars for values: a column of S, if none differs."""
+        pairs = [self.mirrored_line() for _ in range(count)]
+        self.state("zc", "key")
+        if self.draw.choice([False, True]):
+            return [line for pair in pairs for line in pair]
+        return [*(line for line, _ in pairs), *(line for _, line in pairs)]
 
-    def param(self, name: str, kind: str) -> str:
-        self.params[name] = kind
-        return name
-
-    def number(self) -> int:
-        """The suffix of an input; few of them, so that lines share directions."""
-        return self.draw.integer(0, 2)
-
-    def key(self) -> str:
-        return self.input(f"k{self.number()}", "key unit")
-
-    def gate(self) -> str:
-        return self.input(f"b{self.number()}", "key in [0, 1]")
-
-    def strength(self) -> str:
-        return self.input(f"beta{self.number()}", "scalar in [0, 1]")
-
-    def log_decay(self) -> str:
-        return self.scalar_log_decay() if self.draw.choice([True, False]) else self.key_log_decay()
-
-    def scalar_log_decay(self) -> str:
-        return self.input(f"h{self.number()}", "scalar in (-inf, 0]")
-
-    def key_log_decay(self) -> str:
-        return self.input(f"g{self.number()}", "key in (-inf, 0]")
-
-    def decay(self) -> str:
-        forms: list[Callable[[], str]] = [
-            lambda: f"exp({self.log_decay()})",
-            lambda: f"exp({self.log_decay()} / 2)",
-            lambda: self.param("gamma", "scalar in (0, 1)"),
-            lambda: "0.9",
-            lambda: f"sigmoid({self.input('f', 'key')})",
-            lambda: f"exp({self.scalar_log_decay()} + {self.scalar_log_decay()})",
+    def mirrored_line(self) -> tuple[str, str]:
+        key, value, strength, decay = self.key(), self.plain_value(), self.strength(), self.decay()
+        forms = [
+            (f"= {decay} * S + outer({strength} * {key}, {value})", f"= {decay} * zc + {strength} * {key}"),
+            (f"= {decay} * S", f"= {decay} * zc"),
+            (f"+= outer({key}, {value})", f"+= {key} / 2"),
+            (f"+= outer({strength} * {key}, {value} - {key} @ S)", f"+= (1 - {key} @ zc) * {strength} * {key}"),
+            (f"-= outer({key}, ({strength} * {key}) @ S)", f"-= {key} * (({strength} * {key}) @ zc)"),
+            (f"+= outer({key}, {value})", f"= zc + {self.scalar_state()} * {key}"),
+            (f"= S + outer({key}, {value})", f"= 0.5 * zc + {key}"),
         ]
-        return self.draw.choice(forms)()
+        line, mirrored = self.draw.choice(forms)
+        return f"update S {line}", f"update zc {mirrored}"
+
+    def normalised_read(self) -> str:
+        query = self.input("q", "key unit")
+        return "read o = " + self.draw.choice([
+            f"({query} @ S) / (1 + abs({query} @ zc))",
+            f"({query} @ S) / max(abs({query} @ zc), exp(-{self.strength()})) + ({query} @ zc) * {self.plain_value()}",
+        ])  # fmt: skip
 
     def update(self) -> str:
         forms: list[Callable[[], str]] = [self.terms, self.decay_line, self.decay_and_terms, self.loop]
         return "update S " + self.draw.choice(forms)()
 
     def decay_line(self) -> str:
-        return f"-= {self.strength()} * S" if self.draw.choice([False, True]) else f"= {self.decay()} * S"
+        forms: list[Callable[[], str]] = [
+            lambda: f"= {self.decay()} * S",
+            lambda: f"-= {self.strength()} * S",
+            lambda: f"= {self.stabilised()} * S",
+        ]
+        return self.draw.choice(forms)()
 
     def terms(self) -> str:
         if self.draw.choice([False, False, True]):
@@ -147,18 +119,6 @@ class _Writer:
         forms = [f"outer({self.strength()} * {key}, {key} @ S)", f"outer({self.gate()} * {key}, {key} @ S)"]
         return self.draw.choice(forms)
 
-    def normaliser(self) -> str:
-        """A state beside S: a decayed sum of keys."""
-        decay, key = self.log_decay(), self.key()
-        self.states["z"] = ("key", f"update z = exp({decay}) * z + {key}")
-        return "z"
-
-    def turned(self) -> str:
-        """A key, or the key before it, turned by a running angle."""
-        self.states["a"] = ("pair", f"update a += {self.input('th', 'pair')}")
-        key = self.key()
-        return f"rotate({f'prev({key})' if self.draw.choice([False, True]) else key}, a)"
-
     def write(self) -> str:
         direction: list[Callable[[], str]] = [
             self.key,
@@ -166,6 +126,8 @@ class _Writer:
             lambda: f"(1 - exp({self.key_log_decay()})) * {self.key()}",
             lambda: self.param("u", "key in [0, 1]"),
             self.turned,
+            self.key_state,
+            lambda: f"{self.scalar_state()} * {self.key()}",
         ]
         return f"outer({self.draw.choice(direction)()}, {self.value()})"
 
@@ -175,6 +137,7 @@ class _Writer:
             lambda: f"outer({self.strength()} * {key}, {self.value()} - {key} @ S)",
             lambda: f"outer({key}, {self.value()} - ({self.gate()} * {key}) @ S)",
             lambda: f"outer({key}, {self.value()} - ({self.gate()} * {key} + {self.second(key)}) @ S)",
+            lambda: f"outer({self.scalar_state()} * {key}, {self.value()} - {key} @ S)",
         ]
         return self.draw.choice(forms)()
 
@@ -194,6 +157,7 @@ class _Writer:
             lambda: value,
             lambda: f"{self.input('w', 'value in [0, 1]')} * {value}",
             lambda: f"prev({value}, {self.draw.integer(1, 2)})",
+            self.value_state,
         ]
         return self.draw.choice(forms)()
 
@@ -206,5 +170,7 @@ class _Writer:
             lambda: f"{self.input('w', 'value in [0, 1]')} * ({query} @ S) + {self.key()} @ S",
             lambda: f"{query} @ S + {self.param('D', 'scalar in [-1, 1]')} * {self.value()}",
             lambda: f"{query} @ S + ({query} @ ({self.param('u', 'key in [0, 1]')} * {self.key()})) * {self.value()}",
+            lambda: f"{query} @ S + ({query} @ {self.key_state()}) * {self.value()}",
+            lambda: f"rotate({query}, {self.pair_state()}) @ S + {self.scalar_state()} * {self.value_state()}",
         ]
         return "read o = " + self.draw.choice(forms)()

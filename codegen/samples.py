@@ -20,7 +20,8 @@ def sample_arguments(
     """Arguments by name: inputs [B, T, H, ...], params [H, ...].
 
     `unit` vectors have norm 1, ranges are kept, vectors without a range are N(0, 1) / sqrt(dim) and scalars N(0, 1).
-    Of the values with a range, a share of `ends` stands exactly at an end that the range includes. Log decays (lower
+    Of the values with a range, a share of `ends` stands exactly at an end that the range includes; of the key inputs
+    that are `unit` or have no range, a share of `ends` / 4 is the zero vector, as padding is. Log decays (lower
     bound -inf, upper 0) go from 0 to -20, and with `resets` are now and then -1e4 or -inf. Fixed params take their
     start value.
     """
@@ -39,10 +40,14 @@ def sample_arguments(
 
 def _sample(d: Input | Param, shape: list[int], generator: torch.Generator, ends: float, resets: bool) -> Tensor:
     normal = torch.randn(shape, generator=generator, dtype=torch.float64)
-    if d.unit:
-        return torch.nn.functional.normalize(normal, dim=-1)
-    if d.range is None:
-        return normal if d.axis is Axis.SCALAR else normal / math.sqrt(shape[-1])
+    if d.unit or d.range is None:
+        if d.axis is Axis.SCALAR:
+            return normal
+        x = torch.nn.functional.normalize(normal, dim=-1) if d.unit else normal / math.sqrt(shape[-1])
+        if isinstance(d, Input) and d.axis is Axis.KEY:
+            zero = torch.rand(shape[:-1], generator=generator, dtype=torch.float64) < ends / 4
+            x = torch.where(zero[..., None], 0.0, x)
+        return x
     return _inside(d.range, normal, generator, ends, resets)
 
 

@@ -6,8 +6,7 @@ shifted by a token, the last is the scan's result, and those between follow from
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from stateir.build import ZERO
@@ -17,99 +16,27 @@ from stateir.scans import Scan, scans, turning
 from .carried import prev_windows
 from .expr import Scope, element, torch_text
 from .text import assignment, call, expanded, line_comment, varies
+from .triton_sequential import Token, sequential_source, token_of
+from .triton_vector_scans import TRITON
+from .vector_scans import TORCH, Kind
 
 LEADING = ("B", "T", "H")
-
-# The scan's association depends on the place within a chunk alone, so a run split at a chunk's end has the same bits.
-_SCAN = '''
-def {name}(a: Tensor, b: Tensor, start: Tensor, chunk: int) -> Tensor:
-    """{what} for every token: [B, 1 + T, H, ...], with `start` first."""
-    T = b.shape[1]
-    if T == 0:
-        return start[:, None]
-    chunk = max(1, min(chunk, T))
-    pad = -T % chunk
-    a = torch.cat((a, torch.full_like(a[:, :1], {one}).expand(-1, pad, *a.shape[2:])), 1).unflatten(1, (-1, chunk))
-    b = torch.cat((b, torch.full_like(b[:, :1], {zero}).expand(-1, pad, *b.shape[2:])), 1).unflatten(1, (-1, chunk))
-    factors, values = [a[:, :, 0]], [b[:, :, 0]]
-    for i in range(1, chunk):
-        factors.append({factor})
-        values.append({value})
-    carried = [start]
-    for n in range(a.shape[1]):
-        carried.append({carry})
-    before = torch.stack(carried[:-1], 1)[:, :, None]
-    inside = {inside}
-    return torch.cat((start[:, None], inside.flatten(1, 2)[:, :T]), 1)
-'''
-
-
-def _scan_helper(
-    name: str, what: str, one: str, zero: str, act: Callable[[str, str, str], str], join: str, after: str = "{}"
-) -> str:
-    return _SCAN.format(
-        name=name,
-        what=what,
-        one=one,
-        zero=zero,
-        factor=f"a[:, :, i] {join} factors[-1]",
-        value=act("a[:, :, i]", "values[-1]", "b[:, :, i]"),
-        carry=after.format(act("factors[-1][:, n]", "carried[-1]", "values[-1][:, n]")),
-        inside=after.format(act("torch.stack(factors, 2)", "before", "torch.stack(values, 2)")),
-    )
-
-
-ONE_TURN = "torch.remainder({}, 2 * math.pi)"
-
-SCANS: dict[str, tuple[str, str, float, float]] = {
-    "angle": (
-        "angle_scan",
-        _scan_helper(
-            "angle_scan",
-            "z = z + b modulo 2 pi",
-            "1",
-            "0",
-            lambda a, z, b: f"{z} + {b}",
-            "*",
-            ONE_TURN,
-        ),
-        1.0,
-        0.0,
-    ),
-    "affine": (
-        "affine_scan",
-        _scan_helper("affine_scan", "z = a * z + b", "1", "0", lambda a, z, b: f"{a} * {z} + {b}", "*"),
-        1.0,
-        0.0,
-    ),
-    "max-plus": (
-        "max_plus_scan",
-        _scan_helper(
-            "max_plus_scan",
-            "m = max(m + a, b)",
-            "0",
-            "-torch.inf",
-            lambda a, m, b: f"torch.maximum({m} + {a}, {b})",
-            "+",
-        ),
-        0.0,
-        -math.inf,
-    ),
-}
 
 
 class Demand:
     """Writes the statements of a prologue on demand: a let, a state or a window once something needs it.
 
     `body` collects the statements, `varying` the names that have the dimensions of a sequence, `carried` what goes on
-    to the next call, `helpers` the scans that the text calls. `state` and `chunk` are the names of those arguments.
+    to the next call, `helpers` the definitions that the text needs, in order. `state` and `chunk` are the names of
+    those arguments. With `kernels` the scans are Triton kernels, else PyTorch.
     """
 
-    def __init__(self, rule: Rule, scope: Scope, state: str, chunk: str) -> None:
+    def __init__(self, rule: Rule, scope: Scope, state: str, chunk: str, kernels: bool) -> None:
         self.rule, self.scope, self.state, self.chunk = rule, scope, state, chunk
+        self.kernels = kernels
         self.body: list[str] = []
         self.carried: dict[str, str] = {}
-        self.helpers: dict[str, str] = {}
+        self.helpers: list[str] = []
         self.states = {s.name: s for s in rule.states if s.axis is not Axis.MATRIX}
         self.varying = {i.name for i in rule.inputs} | set(self.states)
         self.groups = {name: scan for scan in scans(rule) for name in scan.states}
@@ -134,13 +61,14 @@ class Demand:
             elif isinstance(x, Prev):
                 self._need_window(x)
 
-    def need_carried(self) -> None:
-        """Write whatever goes on to the next call, used in this one or not."""
-        for name in self.states:
+    def need_carried(self, but: Sequence[str] = ()) -> None:
+        """Write whatever goes on to the next call, used in this one or not, but the states that others carry."""
+        states = [name for name in self.states if name not in but]
+        for name in states:
             self._need_state(name)
         for name in self.windows:
             self._need_past(name)
-        order = [*self.states, *(f"prev.{name}" for name in self.windows)]
+        order = [*states, *(f"prev.{name}" for name in self.windows)]
         self.carried = {name: self.carried[name] for name in order}
 
     def _need_let(self, name: str) -> None:
@@ -212,8 +140,9 @@ class Demand:
         """A scan by chunks; the name of its result."""
         (name,) = scan.states
         state, start = self.states[name], f'{self.state}["{name}"]'
-        helper, definition, one, zero = SCANS["angle" if name in turning(self.rule) else scan.kind]
-        a, b = scan.a or Num(one), scan.b or Num(zero)
+        kind: Kind = "max-plus" if scan.kind == "max-plus" else "angle" if name in turning(self.rule) else "affine"
+        helper = (TRITON if self.kernels else TORCH)[kind]
+        a, b = scan.a or Num(helper.one), scan.b or Num(helper.zero)
         self.need(a)
         self.need(b)
         target = self.scope.new(f"{self.scope.names[name]}_all")
@@ -221,10 +150,10 @@ class Demand:
         if scan.kind == "affine" and a == ZERO:
             self.body.append(f"{target} = torch.cat(({start}[:, None], {self._over_tokens(b, state)}), 1)")
             return target
-        self.helpers[helper] = definition
+        self.helpers += [x for x in helper.definitions if x not in self.helpers]
         # b alone gives the result its shape: a scalar factor of a vector stays as small as it is.
         factor = torch_text(a, self.scope, state.axis) if varies(a, self.varying) else self._over_tokens(a, state)
-        self.body.append(call(f"{target} = {helper}", [factor, self._over_tokens(b, state), start, self.chunk]))
+        self.body.append(call(f"{target} = {helper.name}", [factor, self._over_tokens(b, state), start, self.chunk]))
         return target
 
     def _sequential(self, scan: Scan) -> dict[str, str]:
@@ -239,6 +168,8 @@ class Demand:
         ]  # fmt: skip
         for line in lines:
             self.need(line.value, within=(*scan.states, *inner))
+        if self.kernels and (token := token_of(self.rule, scan.states, lines)):
+            return self._sequential_kernel(token, lines)
         t = self.scope.new("t")
         now = {
             (n, v): self.scope.new(f"{self.scope.names[n]}_now{v or ''}")
@@ -275,6 +206,24 @@ class Demand:
         self.body += [f"    {now[n, 0]} = {now[n, counts[n]]}" for n in scan.states]
         self.body += [f"    {every[n]}.append({now[n, 0]})" for n in scan.states]
         self.body += [f"{every[n]} = torch.stack({every[n]}, 1)" for n in scan.states]
+        return every
+
+    def _sequential_kernel(self, token: Token, lines: Sequence[Let | Update]) -> dict[str, str]:
+        """The call of the kernel for some states; the names of their values over all tokens, the start first."""
+        name = self.scope.new(f"_sequential_{'_'.join(token.states)}")
+        self.helpers += [x for x in sequential_source(token, name) if x not in self.helpers]
+        every = {n: self.scope.new(f"{self.scope.names[n]}_all") for n in token.states}
+        arguments = []
+        for e in token.needs.values():
+            text = torch_text(e, self.scope)
+            arguments.append(
+                text if varies(e, self.varying) else expanded(text, e, e.axis, self.rule, self.scope, LEADING)
+            )
+        self.scope.used |= {"B", "T", "H"}
+        self.body += [line_comment(self.rule, line) for line in lines]
+        arguments = [self.scope.fresh("T"), *arguments, *(f'{self.state}["{n}"]' for n in token.states)]
+        targets = ", ".join(every.values()) + ("," if len(every) == 1 else "")
+        self.body.append(call(f"{targets} = {name}.apply", arguments))
         return every
 
     def _inner_lets(self, states: Sequence[str]) -> list[str]:

@@ -118,7 +118,7 @@ def module(docstring: str, parts: list[str]) -> str:
     found = {line for line in lines if _is_import(line)} | {"import torch", "from torch import Tensor"}
     body = "\n".join(line for line in lines if not _is_import(line)).strip("\n")
     body = re.sub(r"\n{4,}", "\n\n\n", body)
-    found |= {"import math"} if "math." in body else set()
+    found |= {f"import {name}" for name in ("functools", "math") if re.search(rf"\b{name}\.", body)}
     found |= {"import torch.nn.functional as F"} if re.search(r"\bF\.", body) else set()
     future = sorted(line for line in found if line.startswith("from __future__"))
     torch = sorted((line for line in found if line.split()[1].startswith("torch")), key=_import_order)

@@ -10,7 +10,7 @@ from .triton_text import Kernel, KernelText
 from .triton_tiles import Group, Tiles
 
 
-def decode_kernel(tiles: Tiles) -> Kernel:
+def decode_kernel(tiles: Tiles, comments: tuple[str, ...] = ()) -> Kernel:
     """The kernel `decode`; its tensors are those of a sequence of one token."""
     groups = tiles.groups
     pointers = [x.name for x in groups]
@@ -21,7 +21,7 @@ def decode_kernel(tiles: Tiles) -> Kernel:
     pointers += ["before"]
     pointers += ["o"] if tiles.q else []
     pointers += ["after"]
-    text = KernelText("decode", "One token.", pointers, ["K", "V", "KP", "BV"])
+    text = KernelText("decode", "One token.", pointers, ["K", "V", "KP", "BV"], comments)
     text(
         "sequence = tl.program_id(0).to(tl.int64)",
         "col_k = tl.arange(0, KP)",
@@ -32,9 +32,9 @@ def decode_kernel(tiles: Tiles) -> Kernel:
         "state = tl.load(before + at_state, mask=in_state, other=0.0)",
     )
     if tiles.decay == "key":
-        text("decay = tl.exp(tl.load(g + sequence * K + col_k, mask=in_k, other=0.0))[:, None]")
+        text("decay = tl.exp(tl.load(g + sequence * K + col_k, mask=in_k, other=0.0).to(tl.float32))[:, None]")
     elif tiles.decay == "scalar":
-        text("decay = tl.exp(tl.load(g + sequence))")
+        text("decay = tl.exp(tl.load(g + sequence).to(tl.float32))")
     for row in range(len(tiles.shape.rows)):
         _row(text, tiles, row)
     for read in range(len(tiles.shape.reads)):

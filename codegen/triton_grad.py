@@ -8,11 +8,14 @@
                      + e^(G_C) sum over v of S_0 dS
 
 Products of a token with itself carry no decay and are added last, so that dg never contains them.
+
+Where tiles lie alike (`Tiles.merged`), the matrices' gradients are stored with their transposes added: at a level, the
+product with the tile that holds left rows above the reference and right rows below it gives both sides' gradients.
 """
 
 from __future__ import annotations
 
-from .triton_intra import factor, factors
+from .triton_intra import factor, factors, merged_factors
 from .triton_text import Kernel, KernelText, Text, chunk_program, locate, log_decay, same_token
 from .triton_tiles import Group, Pair, Tiles
 
@@ -27,7 +30,7 @@ def couplings_kernel(tiles: Tiles) -> Kernel | None:
     pointers += [f"d{pair.name}" for pair in tiles.pairs]
     pointers += ["dc"] if tiles.couplings else []
     docstring = "Gradients of the chunk's matrices, where they are not zero by construction."
-    text = KernelText("couplings_grad", docstring, pointers, ["V", "BV", "C"])
+    text = KernelText("couplings_grad", docstring, pointers, ["V", "BV", "C", *(["SCALE"] if "do" in pointers else [])])
     chunk_program(text)
     locate(text, tiles.groups)
     text(f"dtype: tl.constexpr = d{tiles.pairs[0].name}.dtype.element_ty", "")
@@ -37,7 +40,8 @@ def couplings_kernel(tiles: Tiles) -> Kernel | None:
         text("col = v + tl.arange(0, BV)")
         for x in lefts:
             source = "dy" if x.name == "e" else "do"
-            text(f"{x.name}_tile = _load({source}, {x.at}, {x.live}, col, V).to(dtype)")
+            tile = f"_load({source}, {x.at}, {x.live}, col, V)"
+            text(f"{x.name}_tile = {f'({tile}.to(tl.float32) * SCALE)' if source == 'do' else tile}.to(dtype)")
         for x in tiles.rights:
             source = "u" if x.name == "p" else "yw"
             text(f"{x.name}_tile = _load_t({source}, {x.at}, {x.live}, col, V)")
@@ -46,15 +50,32 @@ def couplings_kernel(tiles: Tiles) -> Kernel | None:
             product = f"_dot({pair.left.name}_tile, {pair.right.name}_tile)"
             text(f"z_{pair.name} {sign}= {product}")
     for pair in tiles.pairs:
-        shape = f"{pair.left.size}, {pair.right.size}"
+        z = f"z_{pair.name}"
+        if tiles.merged:
+            _both_triangles(text, pair)
+            continue
         text(f"seen = {pair.right.token}[None, :] < {pair.left.token}[:, None]")
         if pair.implicit:
             same_token(text, pair, pair.implicit)
             text("seen |= same")
-        text(f"tl.store(_matrix(d{pair.name}, pid, {shape}), tl.where(seen, z_{pair.name}, 0.0).to(dtype))")
+        shape = f"{pair.left.size}, {pair.right.size}"
+        text(f"tl.store(_matrix(d{pair.name}, pid, {shape}), tl.where(seen, {z}, 0.0).to(dtype))")
         for i, j, column in pair.explicit:
             _explicit(text, tiles, pair, i, j, column)
     return text.kernel()
+
+
+def _both_triangles(text: Text, pair: Pair) -> None:
+    """The gradient of earlier pairs and its transpose, and on the diagonal that of tokens with themselves."""
+    z = f"z_{pair.name}"
+    text(
+        "row = tl.arange(0, C)",
+        f"both = tl.where(row[None, :] < row[:, None], {z}, 0.0)",
+        "both += tl.trans(both)",
+    )
+    if pair.implicit:
+        text(f"both += tl.where(row[None, :] == row[:, None], {z}, 0.0)")
+    text(f"tl.store(_matrix(d{pair.name}, pid, C, C), both.to(dtype))")
 
 
 def _explicit(text: Text, tiles: Tiles, pair: Pair, i: int, j: int, column: int) -> None:
@@ -78,12 +99,12 @@ def local_kernel(tiles: Tiles) -> Kernel:
     pointers += [f"d{x.name}" for x in tiles.groups]
     pointers += ["dg"] if tiles.decays else []
     docstring = "Gradients of the chunk's covectors, directions and log decays, for a block of K."
-    constants = ["K", "V", "BK", "BV", "C", "LEVELS"]
+    constants = ["K", "V", "BK", "BV", "C", "LEVELS", *(["SCALE"] if tiles.q else [])]
     text = KernelText("local_grad", docstring, pointers, constants)
-    chunk_program(text)
+    chunk_program(text, "tl.cdiv(K, BK)")
     locate(text, tiles.groups)
     text(f"dtype: tl.constexpr = {tiles.rights[0].name}.dtype.element_ty")
-    text("col = tl.program_id(1) * BK + tl.arange(0, BK)")
+    text("col = block * BK + tl.arange(0, BK)")
     text("")
     _through_state(text, tiles)
     text("")
@@ -109,6 +130,16 @@ def _through_state(text: Text, tiles: Tiles) -> None:
         text(f"grad_{x.name} = tl.zeros([{x.size}, BK], tl.float32)")
     if tiles.decays:
         text("dtotal = tl.zeros([BK], tl.float32)")
+    text("# All that does not depend on the loop below is loaded before it, to be there after it.")
+    for x in tiles.groups:
+        text(f"{x.name}_tile = _load({x.name}, {x.at}, {x.live}, col, K)")
+    if tiles.decays:
+        text(log_decay(tiles))
+    for pair in tiles.pairs:
+        shape = f"d{pair.name}, pid, {pair.left.size}, {pair.right.size}"
+        text(f"d{pair.name}_tile = tl.load(_matrix({shape}))")
+        if not tiles.merged:
+            text(f"d{pair.name}_tile_t = tl.load(_matrix_t({shape}))")
     with text.block("for v in range(0, V, BV):"):
         text(
             "col_v = v + tl.arange(0, BV)",
@@ -119,20 +150,18 @@ def _through_state(text: Text, tiles: Tiles) -> None:
         )
         for x in tiles.groups:
             state = "state" if x in tiles.lefts else "dstate"
-            tile = f"_load({_value(x)}, {x.at}, {x.live}, col_v, V){'.to(dtype)' if x.name == 'q' else ''}"
+            tile = f"_load({_value(x)}, {x.at}, {x.live}, col_v, V)"
+            tile = f"({tile}.to(tl.float32) * SCALE).to(dtype)" if x.name == "q" else tile
             sign = "-" if x.name == "e" else "+"
             text(f"grad_{x.name} {sign}= _dot({tile}, {state})")
         if tiles.decays:
             text("dtotal += tl.sum(state.to(tl.float32) * dstate.to(tl.float32), 0)")
-    for x in tiles.groups:
-        text(f"{x.name}_tile = _load({x.name}, {x.at}, {x.live}, col, K)")
     if not tiles.decays:
         return
-    text(log_decay(tiles))
     for x in tiles.lefts:
-        text(f"grad_{x.name} *= _from_start(decay, {x.end}, tau)")
+        text(f"grad_{x.name} *= _from_start(decay, {x.end}, tau, dtype)")
     for x in tiles.rights:
-        text(f"grad_{x.name} *= _to_end(decay, {x.token}, tau)")
+        text(f"grad_{x.name} *= _to_end(decay, {x.token}, tau, dtype)")
 
 
 def _through_pairs(text: Text, tiles: Tiles) -> None:
@@ -140,35 +169,62 @@ def _through_pairs(text: Text, tiles: Tiles) -> None:
     if tiles.decays:
         for x in tiles.rights:
             text(f"pair_{x.name} = tl.zeros([{x.size}, BK], tl.float32)")
-    for pair in tiles.pairs:
-        shape = f"d{pair.name}, pid, {pair.left.size}, {pair.right.size}"
-        text(f"d{pair.name}_tile = tl.load(_matrix({shape}))", f"d{pair.name}_tile_t = tl.load(_matrix_t({shape}))")
-    if tiles.decay == "key":
-        with text.block("for level in range(LEVELS):"):
-            factors(text, tiles)
-            for x in tiles.groups:
-                text(f"{x.name}_x = ({x.name}_tile * {factor(x)}).to(dtype)")
-            for pair in tiles.pairs:
-                left, right, d = pair.left, pair.right, f"d{pair.name}_tile"
-                text(
-                    f"meet = _meet({left.token}, {right.token}, level)",
-                    f"z = _dot(tl.where(meet, {d}, 0.0).to(dtype), {right.name}_x)",
-                    f"grad_{left.name} += z * {factor(left)}",
-                    f"meet = _meet_t({left.token}, {right.token}, level)",
-                    f"z = _dot(tl.where(meet, {d}_t, 0.0).to(dtype), {left.name}_x)",
-                    f"pair_{right.name} += z * {factor(right)}",
-                )
-        return
+    if tiles.merged:
+        _merged_levels(text, tiles)
+    elif tiles.decay == "key":
+        _levels(text, tiles)
+    else:
+        _one_product(text, tiles)
+
+
+def _merged_levels(text: Text, tiles: Tiles) -> None:
+    right = tiles.rights[0].name
+    with text.block("for level in range(LEVELS):"):
+        merged_factors(text, tiles)
+        text("across = _across(tau, level)", "x_above = tl.where(above, x1, 0.0)")
+        for pair in tiles.pairs:
+            left = pair.left.name
+            text(
+                f"z = _dot(tl.where(across, d{pair.name}_tile, 0.0).to(dtype), {left}_{right})",
+                f"grad_{left} += z * x_above",
+                f"pair_{right} += z * (x1 - x_above)",
+            )
+
+
+def _levels(text: Text, tiles: Tiles) -> None:
+    with text.block("for level in range(LEVELS):"):
+        factors(text, tiles)
+        for x in tiles.groups:
+            text(f"{x.name}_x = _scaled({x.name}_tile, {factor(x)})")
+        for pair in tiles.pairs:
+            left, right, d = pair.left, pair.right, f"d{pair.name}_tile"
+            text(
+                f"meet = _meet({left.token}, {right.token}, level)",
+                f"z = _dot(tl.where(meet, {d}, 0.0).to(dtype), {right.name}_x)",
+                f"grad_{left.name} += z * {factor(left)}",
+                f"meet = _meet_t({left.token}, {right.token}, level)",
+                f"z = _dot(tl.where(meet, {d}_t, 0.0).to(dtype), {left.name}_x)",
+                f"pair_{right.name} += z * {factor(right)}",
+            )
+
+
+def _one_product(text: Text, tiles: Tiles) -> None:
+    before = ""
     for pair in tiles.pairs:
         left, right, d = pair.left, pair.right, f"d{pair.name}_tile"
         if tiles.decay == "scalar":
+            arguments = f"decay, {left.end}, {right.token}, tau"
+            if arguments != before:
+                text(
+                    f"earlier = {right.token}[None, :] < {left.token}[:, None]",
+                    f"between = _between({arguments}, earlier, dtype)",
+                    f"earlier = {right.token}[:, None] < {left.token}[None, :]",
+                    f"between_t = _between_t({arguments}, earlier, dtype)",
+                )
+            before = arguments
             text(
-                f"earlier = {right.token}[None, :] < {left.token}[:, None]",
-                f"z = ({d} * _between(decay, {left.end}, {right.token}, tau, earlier)).to(dtype)",
-                f"grad_{left.name} += _dot(z, {right.name}_tile)",
-                f"earlier = {right.token}[:, None] < {left.token}[None, :]",
-                f"z = ({d}_t * _between_t(decay, {left.end}, {right.token}, tau, earlier)).to(dtype)",
-                f"pair_{right.name} += _dot(z, {left.name}_tile)",
+                f"grad_{left.name} += _dot(({d} * between).to(dtype), {right.name}_tile)",
+                f"pair_{right.name} += _dot(({d}_t * between_t).to(dtype), {left.name}_tile)",
             )
         else:
             text(
@@ -179,23 +235,27 @@ def _through_pairs(text: Text, tiles: Tiles) -> None:
 
 def _decay_grad(text: Text, tiles: Tiles) -> None:
     if tiles.decay == "key":
-        text("ddecay = tl.zeros([C, BK], tl.float32) + (dtotal * tl.exp2(tl.sum(decay, 0)))[None, :]")
+        text("ddecay = tl.zeros([C, BK], tl.float32) + (dtotal * _exp(tl.sum(decay.to(tl.float32), 0)))[None, :]")
     else:
-        text("ddecay = tl.zeros([C], tl.float32) + tl.sum(dtotal, 0) * tl.exp2(tl.sum(decay, 0))")
+        text("ddecay = tl.zeros([C], tl.float32) + tl.sum(dtotal, 0) * _exp(tl.sum(decay, 0))")
+    parts: dict[tuple[str, str], str] = {}
     for x in tiles.lefts:
-        text(f"ddecay += _seen({x.name}_tile * grad_{x.name}, {x.end}, tau)")
+        key = ("_seen", x.end)
+        parts[key] = parts.get(key, "") + f" + {x.name}_tile * grad_{x.name}"
     for x in tiles.rights:
-        text(
-            f"ddecay += _ahead({x.name}_tile * grad_{x.name}, {x.token}, tau)",
-            f"ddecay -= _seen({x.name}_tile * pair_{x.name}, {x.token}, tau)",
-            f"grad_{x.name} += pair_{x.name}",
-        )
+        key = ("_seen", x.token)
+        parts[key] = parts.get(key, "") + f" - {x.name}_tile * pair_{x.name}"
+        key = ("_ahead", x.token)
+        parts[key] = parts.get(key, "") + f" + {x.name}_tile * grad_{x.name}"
+    for (where, token), terms in parts.items():
+        text(f"ddecay += {where}({terms.removeprefix(' + ')}, {token}, tau, dtype)")
+    text(*(f"grad_{x.name} += pair_{x.name}" for x in tiles.rights))
     text("row, live = _locate(sequence, first + tau, 0, T, H, 1)")
     if tiles.decay == "key":
-        text("_store(dg, row, live, col, K, ddecay)")
+        text("_store(dg, row, live, col, K, ddecay.to(dg.dtype.element_ty))")
     else:
         text("# A partial sum for each block of K.", "blocks = tl.cdiv(K, BK)")
-        text("tl.store(dg + row * blocks + tl.program_id(1), ddecay, mask=live)")
+        text("tl.store(dg + row * blocks + block, ddecay, mask=live)")
 
 
 def _same_token(text: Text, tiles: Tiles) -> None:
@@ -205,6 +265,13 @@ def _same_token(text: Text, tiles: Tiles) -> None:
         if not pair.implicit:
             continue
         left, right, d = pair.left, pair.right, f"d{pair.name}_tile"
+        if tiles.merged:
+            text(
+                f"own = tl.sum(tl.where(tau[:, None] == tau[None, :], {d}, 0.0).to(tl.float32), 1)[:, None]",
+                f"grad_{left.name} += own * {right.name}_tile",
+                f"grad_{right.name} += own * {left.name}_tile",
+            )
+            continue
         same = f"{left.token}[:, None] == {right.token}[None, :]"
         same_t = f"{right.token}[:, None] == {left.token}[None, :]"
         text(

@@ -5,7 +5,13 @@
     M, B, N likewise;  inverse = (I + A)^-1
 
 Key decay cannot leave the sum over k. It enters through dyadic references (`_to_reference`): level by level, every
-earlier pair of tokens is met once, and each factor's exponent is a sum of log decays of its own.
+earlier pair of tokens is met once, and each factor's exponent is a sum of log decays of its own. Only upper halves read
+and only lower halves write at a level. So where tiles lie alike (`Tiles.merged`), one product of
+
+    X (E above, P below)   with   X (Q above, P below)
+
+has A's part of the level in its upper rows and M's, transposed, in its lower rows. M and N are stored transposed: the
+scans multiply by them from the right.
 """
 
 from __future__ import annotations
@@ -22,13 +28,15 @@ def intra_kernel(tiles: Tiles) -> Kernel:
     pointers += ["c"] if tiles.couplings else []
     pointers += [output(pair) for pair in tiles.pairs]
     text = KernelText("intra", _docstring(tiles), pointers,
-                  ["K", "BK", "C", "LEVELS"])  # fmt: skip
+                      ["K", "BK", "C", "LEVELS"])  # fmt: skip
     chunk_program(text)
     locate(text, tiles.groups)
     text(f"dtype: tl.constexpr = {rights[0].name}.dtype.element_ty")
     text("")
-    if tiles.decay == "key":
-        _key_decay(text, tiles)
+    if tiles.merged:
+        _merged_levels(text, tiles)
+    elif tiles.decay == "key":
+        _levels(text, tiles)
     else:
         _one_product(text, tiles)
     for pair in tiles.pairs:
@@ -38,9 +46,14 @@ def intra_kernel(tiles: Tiles) -> Kernel:
         _invert(text, tiles.e)
     for pair in tiles.pairs:
         value = "inverse" if pair.name == "a" else pair.name
-        shape = f"{pair.left.size}, {pair.right.size}"
-        text(f"tl.store(_matrix({output(pair)}, pid, {shape}), {value}.to(dtype))")
+        text(f"tl.store(_matrix({output(pair)}, pid, {extent(pair)}), {value}.to(dtype))")
     return text.kernel()
+
+
+def extent(pair: Pair) -> str:
+    """Rows and columns of a matrix as it is stored."""
+    rows, columns = (pair.right, pair.left) if pair.transposed else (pair.left, pair.right)
+    return f"{rows.size}, {columns.size}"
 
 
 def output(pair: Pair) -> str:
@@ -58,7 +71,7 @@ def factors(text: Text, tiles: Tiles) -> None:
     done = set()
     for x in tiles.groups:
         if factor(x) not in done:
-            text(f"{factor(x)} = _to_reference(decay, {x.token}, {x.end}, tau, level)")
+            text(f"{factor(x)} = _to_reference(decay, {x.token}, {x.end}, tau, level, dtype)")
             done.add(factor(x))
 
 
@@ -71,71 +84,128 @@ def _load(text: Text, x: Group) -> None:
     text(f"{x.name}_tile = _load({x.name}, {x.at}, {x.live}, col, K)")
 
 
-def _key_decay(text: Text, tiles: Tiles) -> None:
+def _zeros(text: Text, pair: Pair, prefix: str = "") -> None:
+    text(f"{prefix}{pair.name} = tl.zeros([{extent(pair)}], tl.float32)")
+
+
+def _merged_levels(text: Text, tiles: Tiles) -> None:
+    """Key decay, one product a level."""
+    right, left = tiles.rights[0].name, tiles.lefts[0].name
+    last = tiles.lefts[-1].name
+    text("level_rows = tl.zeros([C, C], tl.float32)")
+    q = tiles.q
+    own = q is not None and any(pair.implicit for pair in tiles.pairs)
+    if own:
+        text("own = tl.zeros([C], tl.float32)")
+    with text.block("for k in range(0, K, BK):"):
+        text("col = k + tl.arange(0, BK)", log_decay(tiles))
+        for x in tiles.groups:
+            _load(text, x)
+        if own:
+            text(f"own += tl.sum({last}_tile.to(tl.float32) * {right}_tile.to(tl.float32), 1)")
+        with text.block("for level in range(LEVELS):"):
+            merged_factors(text, tiles)
+            second = f"{last}_{right}" if left != last else f"{left}_{right}"
+            text(
+                f"z = _dot({left}_{right}, tl.trans({second}))",
+                "level_rows += tl.where(_across(tau, level), z, 0.0)",
+            )
+    text("earlier = tau[None, :] < tau[:, None]")
+    if tiles.e:
+        text("a = tl.where(earlier, level_rows, 0.0)")
+    if q:
+        name = tiles.pairs[-1].name
+        text(f"{name} = tl.where({'earlier' if tiles.e is None else 'tau[:, None] < tau[None, :]'}, level_rows, 0.0)")
+        if tiles.e is None:
+            text(f"{name} = tl.trans({name})")
+        if own:
+            text(f"{name} += tl.where(tau[:, None] == tau[None, :], own[:, None], 0.0)")
+
+
+def merged_factors(text: Text, tiles: Tiles) -> None:
+    """`x1`, and for each left group the tile that holds its rows above the reference, the right group's below."""
+    right = tiles.rights[0].name
+    text(
+        "above = ((tau >> level) & 1)[:, None] != 0",
+        "x1 = _to_reference(decay, tau, tau, tau, level, dtype)",
+    )
+    for x in tiles.lefts:
+        text(f"{x.name}_{right} = _either(above, {x.name}_tile, {right}_tile, x1)")
+
+
+def _levels(text: Text, tiles: Tiles) -> None:
+    """Key decay, a product for each pair and level."""
     for pair in tiles.pairs:
-        text(f"{pair.name} = tl.zeros([{pair.left.size}, {pair.right.size}], tl.float32)")
+        _zeros(text, pair)
+        if pair.implicit:
+            _zeros(text, pair, "own_")
     text("")
-    with text.block("for level in range(LEVELS):"):
+    with text.block("for k in range(0, K, BK):"):
+        text("col = k + tl.arange(0, BK)", log_decay(tiles))
+        for x in tiles.groups:
+            _load(text, x)
         for pair in tiles.pairs:
-            text(f"z_{pair.name} = tl.zeros([{pair.left.size}, {pair.right.size}], tl.float32)")
-        with text.block("for k in range(0, K, BK):"):
-            text("col = k + tl.arange(0, BK)", log_decay(tiles))
+            if pair.implicit:
+                text(f"own_{pair.name} += {_product(pair, '_tile')}")
+        with text.block("for level in range(LEVELS):"):
             factors(text, tiles)
             for x in tiles.groups:
-                text(f"{x.name}_tile = (_load({x.name}, {x.at}, {x.live}, col, K) * {factor(x)}).to(dtype)")
-            _products(text, tiles.pairs)
-        for pair in tiles.pairs:
-            meet = f"_meet({pair.left.token}, {pair.right.token}, level)"
-            text(f"{pair.name} += tl.where({meet}, z_{pair.name}, 0.0)")
-    pairs = tuple(x for x in tiles.pairs if x.implicit)
-    if pairs:
-        text("", "# Within a token no decay stands between the two rows.")
-        _undecayed(text, pairs)
-        for pair in pairs:
-            same_token(text, pair, pair.implicit)
-            text(f"{pair.name} += tl.where(same, z_{pair.name}, 0.0)")
+                text(f"{x.name}_x = _scaled({x.name}_tile, {factor(x)})")
+            for pair in tiles.pairs:
+                meet = "_meet_t" if pair.transposed else "_meet"
+                text(
+                    f"meet = {meet}({pair.left.token}, {pair.right.token}, level)",
+                    f"{pair.name} += tl.where(meet, {_product(pair, '_x')}, 0.0)",
+                )
+    if any(pair.implicit for pair in tiles.pairs):
+        text("# Within a token no decay stands between the two rows.")
+    for pair in tiles.pairs:
+        if pair.implicit:
+            same_token(text, pair, pair.implicit, pair.transposed)
+            text(f"{pair.name} += tl.where(same, own_{pair.name}, 0.0)")
+
+
+def _product(pair: Pair, suffix: str) -> str:
+    """The product of a pair's tiles, as the matrix is stored."""
+    rows, columns = (pair.right, pair.left) if pair.transposed else (pair.left, pair.right)
+    return f"_dot({rows.name}{suffix}, tl.trans({columns.name}{suffix}))"
 
 
 def _one_product(text: Text, tiles: Tiles) -> None:
     """No decay, or one that leaves the sum over k."""
-    _undecayed(text, tiles.pairs)
+    for pair in tiles.pairs:
+        _zeros(text, pair, "z_")
+    with text.block("for k in range(0, K, BK):"):
+        text("col = k + tl.arange(0, BK)")
+        for x in tiles.groups:
+            _load(text, x)
+        for pair in tiles.pairs:
+            text(f"z_{pair.name} += {_product(pair, '_tile')}")
     text("")
     if tiles.decays:
         text(log_decay(tiles))
+    before = ""
     for pair in tiles.pairs:
         left, right, z = pair.left, pair.right, f"z_{pair.name}"
         earlier = f"{right.token}[None, :] < {left.token}[:, None]"
+        if pair.transposed:
+            earlier = f"{right.token}[:, None] < {left.token}[None, :]"
         if tiles.decays:
-            text(f"earlier = {earlier}")
-            text(f"{pair.name} = {z} * _between(decay, {left.end}, {right.token}, tau, earlier)")
+            between = "_between_t" if pair.transposed else "_between"
+            call = f"{between}(decay, {left.end}, {right.token}, tau, earlier, dtype)"
+            if call != before:
+                text(f"earlier = {earlier}", f"between = {call}")
+            before = call
+            text(f"{pair.name} = {z} * between")
             if pair.implicit:
-                same_token(text, pair, pair.implicit)
+                same_token(text, pair, pair.implicit, pair.transposed)
                 text(f"{pair.name} += tl.where(same, {z}, 0.0)")
         else:
             text(f"seen = {earlier}")
             if pair.implicit:
-                same_token(text, pair, pair.implicit)
+                same_token(text, pair, pair.implicit, pair.transposed)
                 text("seen |= same")
             text(f"{pair.name} = tl.where(seen, {z}, 0.0)")
-
-
-def _undecayed(text: Text, pairs: tuple[Pair, ...]) -> None:
-    """z = left x right over all of K, for each pair."""
-    groups: list[Group] = []
-    for pair in pairs:
-        text(f"z_{pair.name} = tl.zeros([{pair.left.size}, {pair.right.size}], tl.float32)")
-        groups += [x for x in (pair.left, pair.right) if x not in groups]
-    with text.block("for k in range(0, K, BK):"):
-        text("col = k + tl.arange(0, BK)")
-        for x in groups:
-            _load(text, x)
-        _products(text, pairs)
-
-
-def _products(text: Text, pairs: tuple[Pair, ...]) -> None:
-    for pair in pairs:
-        z, left, right = f"z_{pair.name}", f"{pair.left.name}_tile", f"{pair.right.name}_tile"
-        text(f"{z} += _dot({left}, tl.trans({right}))")
 
 
 def _explicit(text: Text, tiles: Tiles, pair: Pair) -> None:
@@ -145,8 +215,9 @@ def _explicit(text: Text, tiles: Tiles, pair: Pair) -> None:
         token = pair.left.token
         row = f"_locate(sequence, first + {token}, 0, T, H, {columns})"
         text(f"row, live = {row}", f"coupling = tl.load(c + row + {column}, mask=live, other=0.0)")
-        same_token(text, pair, [(i, j)])
-        text(f"{pair.name} += tl.where(same, coupling[:, None], 0.0)")
+        same_token(text, pair, [(i, j)], pair.transposed)
+        where = "coupling[None, :]" if pair.transposed else "coupling[:, None]"
+        text(f"{pair.name} += tl.where(same, {where}, 0.0)")
 
 
 def _invert(text: Text, e: Group) -> None:
@@ -158,11 +229,11 @@ def _invert(text: Text, e: Group) -> None:
         "identity = tl.where(row[:, None] == row[None, :], 1.0, 0.0)",
         "inverse = identity - tl.where(_meet(row, row, 0), a, 0.0)",
     )
-    dot = "_dot_wide" if wide(e) else "_dot"
+    dot, exact = ("_dot_wide", "") if wide(e) else ("_dot_for", ", dtype")
     levels = "LEVELS" if e.slots == 1 else f"LEVELS + {e.slots.bit_length() - 1}"
     with text.block(f"for level in range(1, {levels}):"):
         text(
             "lower = tl.where(_meet(row, row, level), a, 0.0)",
-            f"lower = {dot}(inverse, lower)",
-            f"inverse -= {dot}(lower, inverse)",
+            f"lower = {dot}(inverse, lower{exact})",
+            f"inverse -= {dot}(lower, inverse{exact})",
         )

@@ -1,9 +1,10 @@
 """The host side of generated kernels, as source text: packing, launches and the autograd function.
 
-_blocks(K, V, dtype)              tile sizes
-_Scan.apply(rows..., S, ...)      the chunked scan with its gradients
-_scan(t, S, dtype)                the reads [B, T, H, reads, V] and the last state, from the prologue's tensors
-_token(t, S)                      the same for one token, by the decode kernel
+_launches(K, V, dtype, device)    tile sizes, warps and stages (`triton_config`)
+_scan_forward, _scan_backward     the launches of the chunked scan and of its gradients, on packed rows
+_decode(rows..., S)               the reads and the state after one token
+_scan(t, S, dtype)                the scan as a function that autograd knows, from the PyTorch prologue's tensors
+_token(t, S)                      one token from these
 """
 
 from __future__ import annotations
@@ -16,12 +17,11 @@ from .triton_grad import couplings_kernel, local_kernel
 from .triton_intra import intra_kernel
 from .triton_outputs import keys_kernel, values_kernel
 from .triton_scan import forward_kernel, reverse_kernel
-from .triton_text import Kernel, Text, wide
+from .triton_text import Kernel, Text
 from .triton_tiles import Group, Tiles
 
-# What a constant of a kernel is called on the host; the scans have their own block of value columns.
-_CONSTANTS = {"C": "CHUNK", "LEVELS": "CHUNK.bit_length() - 1", "SAVE": "save"}
-_SCAN_CONSTANTS = _CONSTANTS | {"BV": "BLOCK"}
+# What a constant of a kernel is called on the host; blocks come from `triton_config`.
+_CONSTANTS = {"C": "CHUNK", "LEVELS": "CHUNK.bit_length() - 1", "SAVE": "save", "SCALE": "scale"}
 
 
 @dataclass(frozen=True)
@@ -38,39 +38,36 @@ class Kernels:
     decode: Kernel
 
     @property
+    def names(self) -> list[str]:
+        return [x.name for x in vars(self).values() if x]
+
+    @property
     def sources(self) -> list[str]:
         return [x.source for x in vars(self).values() if x]
 
 
-def kernels_of(tiles: Tiles) -> Kernels:
-    """The kernels of a shape, forward, backward and decode."""
+def kernels_of(tiles: Tiles, comments: tuple[str, ...] = ()) -> Kernels:
+    """The kernels of a shape, forward, backward and decode; the lines of a rule as comments in those that run them."""
     return Kernels(
         intra_kernel(tiles) if tiles.pairs else None,
         keys_kernel(tiles),
         values_kernel(tiles),
-        forward_kernel(tiles),
+        forward_kernel(tiles, comments),
         reverse_kernel(tiles),
         couplings_kernel(tiles),
         local_kernel(tiles),
-        decode_kernel(tiles),
+        decode_kernel(tiles, comments),
     )
 
 
-def chunk_size(tiles: Tiles) -> int:
-    """Tokens of a chunk: tiles of at most 64 rows where that leaves the 16 tokens that a matrix product needs."""
-    widest = max(x.slots for x in tiles.groups)
-    most = 32 if tiles.decays or tiles.e else 64
-    return max(16, min(most, 64 // widest))
+def launch_source(tiles: Tiles, kernels: Kernels) -> list[str]:
+    """The functions that launch the kernels on packed rows, in the order in which they are to stand."""
+    return [_scan_forward(tiles, kernels), _scan_backward(tiles, kernels), _decode(tiles, kernels)]
 
 
-def columns(tiles: Tiles) -> int:
-    """Columns of a tile, half as many in float32: as many as shared memory holds beside its rows."""
-    return 32 if any(wide(x) for x in tiles.groups) else 64
-
-
-def host_source(tiles: Tiles, kernels: Kernels) -> list[str]:
-    """The host functions, in the order in which they are to stand."""
-    return [_PACK.strip("\n"), _BLOCKS.strip("\n"), _autograd(tiles, kernels), _scan(tiles), _token(tiles, kernels)]
+def tensors_source(tiles: Tiles) -> list[str]:
+    """What joins the launches with a prologue in PyTorch: packing, and the scan as autograd sees it."""
+    return [_PACK.strip("\n"), _autograd(tiles), _scan(tiles), _token(tiles)]
 
 
 _PACK = '''
@@ -79,20 +76,6 @@ def _pack(rows: list[Tensor], dtype: torch.dtype) -> Tensor:
     x = torch.stack(rows, 3) if len(rows) > 1 else rows[0].unsqueeze(3)
     return x.to(dtype).contiguous()
 '''
-
-_BLOCKS = '''
-def _blocks(K: int, V: int, dtype: torch.dtype) -> tuple[int, int, int, int, int]:
-    """Tile sizes, powers of two from 16: K in full, a block of K, a block of V, the scans' block of V.
-
-    Last: how many chunks the scans keep in flight, as shared memory allows.
-    """
-    KP, VP = max(16, triton.next_power_of_2(K)), max(16, triton.next_power_of_2(V))
-    wide = dtype == torch.float32
-    block = COLUMNS // 2 if wide else COLUMNS
-    narrow = wide and KP > 128
-    return KP, min(KP, block), min(VP, block), min(VP, 16 if narrow else 32), 1 if wide or KP > 128 else 3
-'''
-
 
 def packed(tiles: Tiles) -> dict[str, tuple[str, ...]]:
     """The kernels' input tensors and the prologue's tensors in each; "" stands for a row without a value."""
@@ -113,14 +96,14 @@ def packed(tiles: Tiles) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _launch(text: Text, kernel: Kernel, grid: str, names: Mapping[str, str], constants: Mapping[str, str]) -> None:
+def _launch(text: Text, kernel: Kernel, grid: str, names: Mapping[str, str]) -> None:
     arguments = [names.get(x, x) for x in kernel.pointers]
-    arguments += ["T", "H", *(f"{c}={constants.get(c, c)}" for c in kernel.constants)]
-    if kernel.name != "decode":
-        arguments.append("num_stages=stages" if "scan" in kernel.name else "num_stages=1")
-    if kernel.name == "intra" and "_dot_wide" in kernel.source:
-        arguments.append("num_warps=8")
-    text.call(f"{kernel.name}[{grid}]", arguments)
+    arguments += ["T", "H", *(f"{c}={_CONSTANTS.get(c, c)}" for c in kernel.constants if c not in ("BK", "BV"))]
+    text.call(f"{kernel.name}[({grid},)]", [*arguments, f'**launches["{kernel.name}"]'])
+
+
+def _blocks(kernel: Kernel, size: str) -> str:
+    return f'triton.cdiv({size}, launches["{kernel.name}"]["B{size}"])'
 
 
 def _rows(group: Group) -> str:
@@ -141,7 +124,33 @@ def _saved(tiles: Tiles) -> list[str]:
     return [*names, *(["u"] if tiles.e else []), "states"]
 
 
-def _autograd(tiles: Tiles, kernels: Kernels) -> str:
+def _scan_forward(tiles: Tiles, kernels: Kernels) -> str:
+    text = Text()
+    arguments = [*(f"{x}: Tensor" for x in packed(tiles)), "initial: Tensor", "save: bool"]
+    arguments += ["dtype: torch.dtype", "scale: float"]
+    text.call("def _scan_forward", arguments, " -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:")
+    text.depth = 1
+    text(
+        '"""The reads [B, T, H, reads, V] in dtype, times scale, and the last state.',
+        "",
+        "Third: what the backward pass needs, if `save`.",
+        '"""',
+    )
+    _forward(text, tiles, kernels)
+    return str(text)
+
+
+def _scan_backward(tiles: Tiles, kernels: Kernels) -> str:
+    text = Text()
+    text.call("def _scan_backward", ["saved: tuple[Tensor, ...]", "do: Tensor", "dfinal: Tensor",
+              "scale: float"], " -> tuple[Tensor, ...]:")  # fmt: skip
+    text.depth = 1
+    text('"""The gradients of the packed rows, in their order, and of the first state."""')
+    _backward(text, tiles, kernels, list(packed(tiles)))
+    return str(text)
+
+
+def _autograd(tiles: Tiles) -> str:
     inputs = list(packed(tiles))
     text = Text()
     with text.block("class _Scan(torch.autograd.Function):"):
@@ -150,12 +159,13 @@ def _autograd(tiles: Tiles, kernels: Kernels) -> str:
         head = [f"{x}: Tensor" for x in inputs] + ["initial: Tensor", "save: bool"]
         text.call("def forward", ["ctx", *head], " -> tuple[Tensor, Tensor]:")
         text.depth += 1
-        _forward(text, tiles, kernels)
+        text.call("o, final, saved = _scan_forward", [*inputs, "initial", "save", "torch.float32", "1.0"])
+        text("ctx.save_for_backward(*saved)", "return o, final")
         text.depth -= 1
         text("", "@staticmethod", "@torch.autograd.function.once_differentiable")
         text.call("def backward", ["ctx", "do: Tensor", "dfinal: Tensor"], " -> tuple[Tensor | None, ...]:")
         text.depth += 1
-        _backward(text, tiles, kernels, inputs)
+        text("return *_scan_backward(ctx.saved_tensors, do, dfinal, 1.0), None")
     return str(text)
 
 
@@ -165,7 +175,8 @@ def _sizes(text: Text, tiles: Tiles, initial: str) -> None:
         f"B, T, H, _, K = {tiles.rights[0].name}.shape",
         f"V = {initial}.shape[-1]",
         "chunks = triton.cdiv(T, CHUNK)",
-        f"KP, BK, BV, BLOCK, stages = _blocks(K, V, {dtype})",
+        "KP = max(16, triton.next_power_of_2(K))",
+        f"launches = _launches(K, V, {dtype}, {dtype.removesuffix('.dtype')}.device)",
     )
 
 
@@ -174,36 +185,37 @@ def _forward(text: Text, tiles: Tiles, kernels: Kernels) -> None:
     _sizes(text, tiles, "initial")
     for pair in tiles.pairs:
         name = "inverse" if pair.name == "a" else pair.name
-        text(f"{name} = {like}.new_empty(B * H * chunks, {_rows(pair.left)}, {_rows(pair.right)})")
+        rows, columns = (pair.right, pair.left) if pair.transposed else (pair.left, pair.right)
+        text(f"{name} = {like}.new_empty(B * H * chunks, {_rows(rows)}, {_rows(columns)})")
     if tiles.e:
         text("solved_k, solved_v, u = torch.empty_like(e), torch.empty_like(y), torch.empty_like(y)")
     if tiles.decays:
         text(*(f"{new} = torch.empty_like({old})" for old, new in _decayed(tiles).items()))
-        columns = "B * H * chunks, K" if tiles.decay == "key" else "B * H * chunks"
-        text(f"total = g.new_empty({columns})")
+        size = "B * H * chunks, K" if tiles.decay == "key" else "B * H * chunks"
+        text(f"total = initial.new_empty({size})")
     if tiles.q:
-        text(f"o = initial.new_empty(B, T, H, {tiles.q.rows}, V)")
+        text(f"o = initial.new_empty(B, T, H, {tiles.q.rows}, V, dtype=dtype)")
     else:
-        text("o = initial.new_empty(B, T, H, 0, V)")
+        text("o = initial.new_empty(B, T, H, 0, V, dtype=dtype)")
     text(f"states = {like}.new_empty(B * H * chunks if save else 0, V, K)", "final = torch.empty_like(initial)")
     decayed = _decayed(tiles)
     with text.block(f"with torch.cuda.device_of({like}):"):
         if kernels.intra:
             names = {f"{x.name}_out": x.name for x in tiles.pairs} | {"inverse_out": "inverse"}
-            _launch(text, kernels.intra, "(B * H * chunks,)", names, _CONSTANTS)
+            _launch(text, kernels.intra, "B * H * chunks", names)
         if kernels.keys:
             names = {f"{old}_out": new for old, new in decayed.items()} | {"solved": "solved_k"}
-            _launch(text, kernels.keys, "(B * H * chunks, triton.cdiv(K, BK))", names, _CONSTANTS)
+            _launch(text, kernels.keys, f"B * H * chunks * {_blocks(kernels.keys, 'K')}", names)
         if kernels.values:
-            _launch(text, kernels.values, "(B * H * chunks, triton.cdiv(V, BV))", {"solved": "solved_v"}, _CONSTANTS)
-        _launch(text, kernels.forward, "(B * H, triton.cdiv(V, BLOCK))", decayed, _SCAN_CONSTANTS)
-    text.call("ctx.save_for_backward", _saved(tiles))
-    text("return o, final")
+            grid = f"B * H * chunks * {_blocks(kernels.values, 'V')}"
+            _launch(text, kernels.values, grid, {"solved": "solved_v"})
+        _launch(text, kernels.forward, f"B * H * {_blocks(kernels.forward, 'V')}", decayed)
+    text.call("return o, final, ", _saved(tiles))
 
 
 def _backward(text: Text, tiles: Tiles, kernels: Kernels, inputs: list[str]) -> None:
     like = tiles.rights[0].name
-    text.call("", _saved(tiles), " = ctx.saved_tensors")
+    text.call("", _saved(tiles), " = saved")
     _sizes(text, tiles, "dfinal")
     text("do, dfinal = do.contiguous(), dfinal.contiguous()")
     for value, like_value in (("dy", "u"), ("dyw", "yw")):
@@ -215,16 +227,19 @@ def _backward(text: Text, tiles: Tiles, kernels: Kernels, inputs: list[str]) -> 
         text(f"dc = dfinal.new_empty(B, T, H, {len(tiles.couplings)})")
     text(*(f"d{x.name} = torch.empty_like({x.name})" for x in tiles.groups))
     if tiles.decays:
-        text(f"dg = g.new_empty(B, T, H, {'K' if tiles.decay == 'key' else 'triton.cdiv(K, BK)'})")
+        if tiles.decay == "key":
+            text("dg = torch.empty_like(g)")
+        else:
+            text(f"dg = g.new_empty(B, T, H, {_blocks(kernels.local, 'K')}, dtype=torch.float32)")
     with text.block(f"with torch.cuda.device_of({like}):"):
-        _launch(text, kernels.reverse, "(B * H, triton.cdiv(V, BLOCK))", _decayed(tiles), _SCAN_CONSTANTS)
+        _launch(text, kernels.reverse, f"B * H * {_blocks(kernels.reverse, 'V')}", _decayed(tiles))
         if kernels.couplings:
-            _launch(text, kernels.couplings, "(B * H * chunks,)", {}, _CONSTANTS)
-        _launch(text, kernels.local, "(B * H * chunks, triton.cdiv(K, BK))", {}, _CONSTANTS)
+            _launch(text, kernels.couplings, "B * H * chunks", {})
+        _launch(text, kernels.local, f"B * H * chunks * {_blocks(kernels.local, 'K')}", {})
     gradients = {f"d{x}": f"d{x}" for x in inputs}
     if tiles.decays:
-        gradients["dg"] = "dg.unsqueeze(3)" if tiles.decay == "key" else "dg.sum(-1, keepdim=True)"
-    text(f"return {', '.join(gradients.values())}, dinitial, None")
+        gradients["dg"] = "dg" if tiles.decay == "key" else "dg.sum(-1, keepdim=True).to(g.dtype)"
+    text(f"return {', '.join(gradients.values())}, dinitial")
 
 
 def _scan(tiles: Tiles) -> str:
@@ -258,18 +273,28 @@ def _no_value(tiles: Tiles) -> str:
     return f't["{key}"].new_zeros(*t["{key}"].shape[:3], S.shape[-1])'
 
 
-def _token(tiles: Tiles, kernels: Kernels) -> str:
+def _token(tiles: Tiles) -> str:
     text = Text()
-    like = tiles.rights[0].name
     with text.block("def _token(t: dict[str, Tensor], S: Tensor) -> tuple[Tensor, Tensor]:"):
         text('"""The reads [B, 1, H, reads, V] of one token and the state after it, in float32; S is left as it is."""')
         with text.block("if torch.is_grad_enabled() and any(x.requires_grad for x in (S, *t.values())):"):
             text('raise RuntimeError("decode has no gradient: call it under torch.no_grad()")')
         _pack_all(text, tiles, "torch.float32")
-        text("before = S.float().contiguous()", f"B, T, H, _, K = {like}.shape", "V = S.shape[-1]")
-        text("after = torch.empty_like(before)", f"o = before.new_empty(B, 1, H, {tiles.q.rows if tiles.q else 0}, V)")
-        text("KP, BV = max(16, triton.next_power_of_2(K)), 16")
-        with text.block(f"with torch.cuda.device_of({like}):"):
-            _launch(text, kernels.decode, "(B * H, triton.cdiv(V, BV))", {}, {})
-        text("return o, after")
+        text(f"return _decode({', '.join(packed(tiles))}, S)")
+    return str(text)
+
+
+def _decode(tiles: Tiles, kernels: Kernels) -> str:
+    text = Text()
+    like = tiles.rights[0].name
+    text.call("def _decode", [*(f"{x}: Tensor" for x in packed(tiles)), "S: Tensor"], " -> tuple[Tensor, Tensor]:")
+    text.depth = 1
+    text('"""The reads [B, 1, H, reads, V] of one token and the state after it, from its rows, all in float32."""')
+    text("before = S.float().contiguous()", f"B, T, H, _, K = {like}.shape", "V = S.shape[-1]")
+    text("after = torch.empty_like(before)", f"o = before.new_empty(B, 1, H, {tiles.q.rows if tiles.q else 0}, V)")
+    text("KP, BV = max(16, triton.next_power_of_2(K)), 16")
+    with text.block(f"with torch.cuda.device_of({like}):"):
+        arguments = [*kernels.decode.pointers, "T", "H", *(f"{c}={c}" for c in kernels.decode.constants)]
+        text.call("decode[(B * H, triton.cdiv(V, BV))]", arguments)
+    text("return o, after")
     return str(text)

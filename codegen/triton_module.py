@@ -2,40 +2,64 @@
 
 from __future__ import annotations
 
+from stateir.column import Column, column, without_column
 from stateir.ir import Rule
 from stateir.normal import Core
+from stateir.plan import unfused
 
 from .carried import carries_s_alone, run_source, start_source
+from .column_text import output_source, state_after, state_before, widened_source
 from .expr import Scope, scope_of
 from .prologue import prologue_source
 from .shape import Shape, shape_of
+from .tape_rule import tape_of
 from .text import arguments_of, function, line_comment, module
-from .triton_launch import chunk_size, columns, host_source, kernels_of
-from .triton_text import device_functions
+from .triton_config import table_source
+from .triton_expr import called
+from .triton_functions import device_functions
+from .triton_fused import fused_sources
+from .triton_launch import kernels_of, launch_source, tensors_source
+from .triton_prologue import MEMORY, row_kernels
 from .triton_tiles import tiles_of
 
+# Columns beside S, of which one would do: so many that a row of bfloat16 stays a multiple of 16 bytes.
+ALIGNED = 8
 
-def triton_source(rule: Rule, core: Core) -> str:
+
+def triton_source(rule: Rule, core: Core, *, fused: bool = True) -> str:
     """Source text of a module with kernels, gradients and decode for one rule. It defines, as other backends do,
 
-        prologue, start
+        start
         run(inputs..., params..., state=None) -> (output [B, T, H, V], state after the sequence)
         step(state, inputs..., params...) -> (output [B, H, V], state after the token)
 
-    The dtype of the first value input is that of the output and decides how products are taken. ValueError where a
-    token has more rows than a chunk of the kernels holds.
+    The dtype of the first value input is that of the output and decides how products are taken. The prologue is kernels
+    too unless `unfused` says why not, or `fused` is False: then it is PyTorch. ValueError where a token has more
+    rows than a chunk of the kernels holds.
     """
+    found = column(rule, core)
+    core = core if found is None else without_column(core, found)
     shape = shape_of(core)
-    parts = [
-        *scan_parts(shape),
-        prologue_source(rule, core).strip("\n"),
-        start_source(rule),
-        _run(rule, shape),
-        _step(rule, shape),
-    ]
-    lines = [f"    {line_comment(rule, line)[2:]}" for line in rule.lines]
+    if fused and unfused(rule, core) is None:
+        parts = _fused_parts(rule, core)
+    else:
+        parts = [
+            *scan_parts(shape, line_comments(rule)),
+            *([] if found is None else [widened_source(ALIGNED)]),
+            prologue_source(rule, core, found, kernels=True).strip("\n"),
+            *([] if found is None else [output_source(rule, found)]),
+            start_source(rule),
+            _run(rule, shape, found),
+            _step(rule, shape, found),
+        ]
+    lines = [f"    {comment[2:]}" for comment in line_comments(rule)]
     docstring = "\n".join([rule.title or rule.name, "", *lines, "", *_notation(shape)])
     return triton_module(docstring, parts)
+
+
+def line_comments(rule: Rule) -> tuple[str, ...]:
+    """The rule's lines in time order, as comments."""
+    return tuple(line_comment(rule, line) for line in rule.lines)
 
 
 def triton_lacks(shape: Shape) -> str | None:
@@ -47,14 +71,39 @@ def triton_lacks(shape: Shape) -> str | None:
     return None
 
 
-def scan_parts(shape: Shape) -> list[str]:
-    """What a shape has of the module: its kernels and their host functions (`triton_launch`)."""
+def scan_parts(shape: Shape, comments: tuple[str, ...] = ()) -> list[str]:
+    """What a shape has of the module: its kernels and their host functions (`triton_launch`).
+
+    `comments` are the rule's lines, for the kernels that run over all of them.
+    """
     tiles = tiles_of(shape)
-    kernels = kernels_of(tiles)
-    sizes = (
-        f"CHUNK = {chunk_size(tiles)}  # tokens of a chunk\nCOLUMNS = {columns(tiles)}  # of a tile, half in float32"
-    )
-    return [sizes, *device_functions(tiles), *kernels.sources, *host_source(tiles, kernels)]
+    kernels = kernels_of(tiles, comments)
+    return [
+        table_source(tiles, kernels.names),
+        *device_functions(tiles),
+        *kernels.sources,
+        *launch_source(tiles, kernels),
+        *tensors_source(tiles),
+    ]
+
+
+def _fused_parts(rule: Rule, core: Core) -> list[str]:
+    """Everything of a module whose prologue is kernels."""
+    tiles = tiles_of(shape_of(core))
+    kernels, tape = kernels_of(tiles, line_comments(rule)), tape_of(rule, core, tiles)
+    rows = row_kernels(tape)
+    sources = [x.kernel.source for x in rows.all]
+    return [
+        table_source(tiles, kernels.names),
+        *device_functions(tiles),
+        MEMORY.strip("\n"),
+        *called(sources),
+        *sources,
+        *kernels.sources,
+        *launch_source(tiles, kernels),
+        start_source(rule),
+        *fused_sources(tape, tiles, rows),
+    ]
 
 
 def triton_module(docstring: str, parts: list[str]) -> str:
@@ -79,8 +128,10 @@ def _notation(shape: Shape) -> list[str]:
     return [*lines, ""]
 
 
-def _reads(shape: Shape, tensors: str, reads: str) -> str:
+def _reads(shape: Shape, found: Column | None, tensors: str, reads: str) -> str:
     """The output: the sum of factor * read, and the rest."""
+    if found is not None:
+        return f"output({reads}[..., 0, :], {tensors})"
     terms = []
     for r, read in enumerate(shape.reads):
         term = f"{reads}[..., {r}, :]"
@@ -94,7 +145,9 @@ def _reads(shape: Shape, tensors: str, reads: str) -> str:
     return " + ".join(terms)
 
 
-def _lines(rule: Rule, shape: Shape, scope: Scope, arguments: list[str], scan: str, chunk: str) -> list[str]:
+def _lines(
+    rule: Rule, shape: Shape, found: Column | None, scope: Scope, arguments: list[str], scan: str, chunk: str
+) -> list[str]:
     """The statements that give the output and the state after, from the arguments and the state before.
 
     `scan` is the call of the kernels with the places {tensors} and {S} in it.
@@ -106,28 +159,28 @@ def _lines(rule: Rule, shape: Shape, scope: Scope, arguments: list[str], scan: s
         return [
             f"{tensors} = prologue({every})",
             f"{reads}, {state} = {scan.format(tensors=tensors, S=state)}",
-            f"{output} = {_reads(shape, tensors, reads)}",
+            f"{output} = {_reads(shape, found, tensors, reads)}",
         ]
     carried, S = scope.new("carried"), scope.names["S"]
-    before = f'{state}["S"]'
+    before = state_before(state, found)
     return [
         f"{tensors}, {carried} = prologue({every}, {state}, {chunk})",
         f"{reads}, {S} = {scan.format(tensors=tensors, S=before)}",
-        f"{output} = {_reads(shape, tensors, reads)}",
-        f'{state} = {{"S": {S}, **{carried}}}',
+        f"{output} = {_reads(shape, found, tensors, reads)}",
+        f"{state} = {state_after(S, carried, found)}",
     ]
 
 
-def _run(rule: Rule, shape: Shape) -> str:
+def _run(rule: Rule, shape: Shape, found: Column | None) -> str:
     def body(rule: Rule, scope: Scope) -> list[str]:
         arguments = [scope.names[d.name] for d in arguments_of(rule)]
         call = f"_scan({{tensors}}, {{S}}, {scope.fresh('dtype')})"
-        return _lines(rule, shape, scope, arguments, call, "CHUNK")
+        return _lines(rule, shape, found, scope, arguments, call, "CHUNK")
 
     return run_source(rule, body)
 
 
-def _step(rule: Rule, shape: Shape) -> str:
+def _step(rule: Rule, shape: Shape, found: Column | None) -> str:
     scope = scope_of(rule)
     state, output = scope.fresh("state"), scope.names[rule.read.name]
     names = [scope.names[d.name] for d in arguments_of(rule)]
@@ -139,7 +192,7 @@ def _step(rule: Rule, shape: Shape) -> str:
     body = [
         f"{every} = ({each}.float() for {each} in ({every}))",
         f"{tokens} = ({each}.unsqueeze(1) for {each} in ({tokens}))",
-        *_lines(rule, shape, scope, names, "_token({tensors}, {S})", "1"),
+        *_lines(rule, shape, found, scope, names, "_token({tensors}, {S})", "1"),
         f"return {output}.squeeze(1), {state}",
     ]
     docstring = "One token, without gradients: inputs [B, H, ...]; the output [B, H, V] (float32) and the state after."

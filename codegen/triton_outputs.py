@@ -25,10 +25,10 @@ def keys_kernel(tiles: Tiles) -> Kernel | None:
     pointers += ["total"] if tiles.decays else []
     text = KernelText("keys", "The chunk's rows as the scan needs them, decayed to its start or end.", pointers,
                   ["K", "BK", "C"])  # fmt: skip
-    chunk_program(text)
+    chunk_program(text, "tl.cdiv(K, BK)")
     locate(text, groups)
     text(f"dtype: tl.constexpr = {groups[0].name}.dtype.element_ty")
-    text("col = tl.program_id(1) * BK + tl.arange(0, BK)")
+    text("col = block * BK + tl.arange(0, BK)")
     if tiles.decays:
         text(log_decay(tiles))
     text("")
@@ -36,7 +36,8 @@ def keys_kernel(tiles: Tiles) -> Kernel | None:
         tile = f"_load({x.name}, {x.at}, {x.live}, col, K)"
         if tiles.decays:
             left = x in tiles.lefts
-            tile += f" * _from_start(decay, {x.end}, tau)" if left else f" * _to_end(decay, {x.token}, tau)"
+            factor = f"_from_start(decay, {x.end}" if left else f"_to_end(decay, {x.token}"
+            tile += f" * {factor}, tau, dtype)"
         if x.name == "e":
             text(
                 f"e_tile = ({tile}).to(dtype)" if tiles.decays else f"e_tile = {tile}",
@@ -47,10 +48,10 @@ def keys_kernel(tiles: Tiles) -> Kernel | None:
         else:
             text(f"_store({x.name}_out, {x.at}, {x.live}, col, K, ({tile}).to(dtype))")
     if tiles.decay == "key":
-        text("tl.store(total + pid * K + col, tl.exp2(tl.sum(decay, 0)), mask=col < K)")
+        text("tl.store(total + pid * K + col, _exp(tl.sum(decay.to(tl.float32), 0)), mask=col < K)")
     elif tiles.decay == "scalar":
-        with text.block("if tl.program_id(1) == 0:"):
-            text("tl.store(total + pid, tl.exp2(tl.sum(decay, 0)))")
+        with text.block("if block == 0:"):
+            text("tl.store(total + pid, _exp(tl.sum(decay.to(tl.float32), 0)))")
     return text.kernel()
 
 
@@ -62,9 +63,9 @@ def values_kernel(tiles: Tiles) -> Kernel | None:
     pointers = ["y", "yw", "b"] if w else ["y"]
     text = KernelText("values", "The values that the chunk's erasing rows would write to a zero state.",
                   [*pointers, "inverse", "solved"], ["V", "BV", "C"])  # fmt: skip
-    chunk_program(text)
+    chunk_program(text, "tl.cdiv(V, BV)")
     locate(text, [p, w] if w else [p])
-    text("dtype: tl.constexpr = y.dtype.element_ty", "col = tl.program_id(1) * BV + tl.arange(0, BV)", "")
+    text("dtype: tl.constexpr = y.dtype.element_ty", "col = block * BV + tl.arange(0, BV)", "")
     text(f"y_tile = _load(y, {p.at}, {p.live}, col, V)")
     if w:
         text(

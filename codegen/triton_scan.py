@@ -11,12 +11,15 @@ and a tile straight from memory on its right.
 
 from __future__ import annotations
 
-from .triton_text import Kernel, KernelText, Text, locate
+from .triton_text import Kernel, KernelText, Text, blocks_of, locate
 from .triton_tiles import Group, Tiles
 
 
-def forward_kernel(tiles: Tiles) -> Kernel:
-    """The kernel `scan`. SAVE keeps what the backward pass reads: the state before each chunk, and U."""
+def forward_kernel(tiles: Tiles, comments: tuple[str, ...] = ()) -> Kernel:
+    """The kernel `scan`. SAVE keeps what the backward pass reads: the state before each chunk, and U.
+
+    SCALE is a constant factor of all that is read, here and in the backward pass.
+    """
     e, p, w, q = tiles.e, tiles.p, tiles.w, tiles.q
     pointers = ["solved_k", "solved_v", "p"] if p else []
     pointers += ["w", "yw"] if w else []
@@ -28,7 +31,8 @@ def forward_kernel(tiles: Tiles) -> Kernel:
     pointers += ["u"] if p else []
     pointers += ["states", "final"]
     docstring = "All chunks of a sequence and head in time order, for a block of value columns."
-    text = KernelText("scan", docstring, pointers, ["K", "V", "KP", "BV", "C", "SAVE"])
+    constants = ["K", "V", "KP", "BV", "C", "SAVE", *(["SCALE"] if q else [])]
+    text = KernelText("scan", docstring, pointers, constants, comments)
     _program(text, "states")
     text("state = tl.load(initial + at_state, mask=in_state, other=0.0)")
     with text.block("for chunk in range(chunks):"):
@@ -51,9 +55,9 @@ def forward_kernel(tiles: Tiles) -> Kernel:
             for name, tile in (("m", "u_tile"), ("n", "yw_tile")):
                 pair = tiles.pair(name)
                 if pair:
-                    matrix = f"_matrix_t({name}, number, {q.size}, {pair.right.size})"
+                    matrix = f"_matrix({name}, number, {pair.right.size}, {q.size})"
                     text(f"out += _dot({tile}, tl.load({matrix}))")
-            text(f"_store_t(o, {q.at}, {q.live}, col_v, V, out)")
+            text(f"_store_t(o, {q.at}, {q.live}, col_v, V, (out * SCALE).to(o.dtype.element_ty))")
         _decayed(text, tiles, "state")
         for x, tile in ((p, "u_tile"), (w, "yw_tile")):
             if x:
@@ -75,7 +79,7 @@ def reverse_kernel(tiles: Tiles) -> Kernel:
     pointers += ["dyw"] if w else []
     pointers += ["dstates", "dinitial"]
     docstring = "All chunks of a sequence and head against time, for a block of value columns."
-    text = KernelText("reverse_scan", docstring, pointers, ["K", "V", "KP", "BV", "C"])
+    text = KernelText("reverse_scan", docstring, pointers, ["K", "V", "KP", "BV", "C", *(["SCALE"] if q else [])])
     _program(text, "dstates")
     text("dstate = tl.load(dfinal + at_state, mask=in_state, other=0.0)")
     with text.block("for step in range(chunks):"):
@@ -83,7 +87,7 @@ def reverse_kernel(tiles: Tiles) -> Kernel:
         _chunk(text, tiles)
         text("dstate_tile = dstate.to(dtype)", "tl.store(dstates + at_saved, dstate_tile, mask=in_state)")
         if q:
-            text(f"do_tile = _load_t(do, {q.at}, {q.live}, col_v, V).to(dtype)")
+            text(f"do_tile = (_load_t(do, {q.at}, {q.live}, col_v, V).to(tl.float32) * SCALE).to(dtype)")
         if e and p:
             _from_right(text, tiles, p, "du_tile", "m")
             text(
@@ -108,12 +112,12 @@ def reverse_kernel(tiles: Tiles) -> Kernel:
 
 
 def _program(text: Text, saved: str) -> None:
+    blocks_of(text, "tl.cdiv(V, BV)", "sequence")
     text(
-        "sequence = tl.program_id(0).to(tl.int64)",
         "chunks = tl.cdiv(T, C)",
         "tau = tl.arange(0, C)",
         "col_k = tl.arange(0, KP)",
-        "col_v = tl.program_id(1) * BV + tl.arange(0, BV)",
+        "col_v = block * BV + tl.arange(0, BV)",
         "at_state = sequence * (K * V) + col_k[None, :] * V + col_v[:, None]",
         "in_state = (col_k < K)[None, :] & (col_v < V)[:, None]",
         f"dtype: tl.constexpr = {saved}.dtype.element_ty",
@@ -138,5 +142,5 @@ def _from_right(text: Text, tiles: Tiles, x: Group, tile: str, name: str) -> Non
     text(f"{tile} = _dot(dstate_tile, _load_t({x.name}, {x.at}, {x.live}, col_k, K))")
     pair = tiles.pair(name)
     if pair:
-        matrix = f"_matrix({name}, number, {pair.left.size}, {x.size})"
+        matrix = f"_matrix_t({name}, number, {x.size}, {pair.left.size})"
         text(f"{tile} += _dot(do_tile, tl.load({matrix}))")

@@ -1,4 +1,4 @@
-"""Small pieces of text that every kernel emitter needs, and the device functions that generated kernels share."""
+"""Small pieces of text that every kernel emitter needs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ def _call(head: str, arguments: list[str], tail: str, width: int) -> list[str]:
 class KernelText(Text):
     """A kernel under construction, its head written."""
 
-    def __init__(self, name: str, docstring: str, pointers: Iterable[str], constants: Iterable[str]) -> None:
+    def __init__(
+        self, name: str, docstring: str, pointers: Iterable[str], constants: Iterable[str], comments: Iterable[str] = ()
+    ) -> None:
         super().__init__()
         self.name = name
         self.pointers = tuple(dict.fromkeys(pointers))
@@ -71,16 +73,27 @@ class KernelText(Text):
         self('@triton.jit(do_not_specialize=["T", "H"])')
         self.call(f"def {name}", [*self.pointers, "T", "H", *(f"{c}: tl.constexpr" for c in constants)], ":")
         self.depth = 1
-        self(f'"""{docstring}"""')
+        self(f'"""{docstring}"""', *comments)
 
     def kernel(self) -> Kernel:
         return Kernel(self.name, self.pointers, self.constants, str(self))
 
 
-def chunk_program(text: Text) -> None:
-    """One program a chunk: which sequence and head, which chunk, and the chunk's tokens."""
+def blocks_of(text: Text, blocks: str, number: str) -> None:
+    """Programs that share data are neighbours, so that they find it in the cache: blocks run fastest."""
     text(
-        "pid = tl.program_id(0).to(tl.int64)",
+        f"block = tl.program_id(0) % {blocks}",
+        f"{number} = (tl.program_id(0) // {blocks}).to(tl.int64)",
+    )
+
+
+def chunk_program(text: Text, blocks: str = "") -> None:
+    """One program a chunk (and block): which sequence and head, which chunk, and the chunk's tokens."""
+    if blocks:
+        blocks_of(text, blocks, "pid")
+    else:
+        text("pid = tl.program_id(0).to(tl.int64)")
+    text(
         "sequence = pid // tl.cdiv(T, C)",
         "first = pid % tl.cdiv(T, C) * C",
         "tau = tl.arange(0, C)",
@@ -112,222 +125,29 @@ def _end(x: Group) -> str:
     return f"{x.token} - ({early}).to(tl.int32)"
 
 
-def same_token(text: Text, pair: Pair, cells: Iterable[tuple[int, int]]) -> None:
+def same_token(text: Text, pair: Pair, cells: Iterable[tuple[int, int]], transposed: bool = False) -> None:
     """`same`: a mask of the given (left slot, right slot) cells of equal tokens."""
     left, right, cells = pair.left, pair.right, set(cells)
-    text(f"same = {left.token}[:, None] == {right.token}[None, :]")
+    rows, columns = ("[None, :]", "[:, None]") if transposed else ("[:, None]", "[None, :]")
+    text(f"same = {left.token}{rows} == {right.token}{columns}")
     if cells == {(i, j) for i in range(left.rows) for j in range(right.rows)}:
         return
     if left.members == right.members and cells == {(i, j) for i in range(left.rows) for j in range(i)}:
-        text(f"same &= {right.slot}[None, :] < {left.slot}[:, None]")
+        text(f"same &= {right.slot}{columns} < {left.slot}{rows}")
         return
     for n, (i, j) in enumerate(sorted(cells)):
-        parts = [f"({left.slot} == {i})[:, None]"] if left.rows > 1 else []
-        parts += [f"({right.slot} == {j})[None, :]"] if right.rows > 1 else []
+        parts = [f"({left.slot} == {i}){rows}"] if left.rows > 1 else []
+        parts += [f"({right.slot} == {j}){columns}"] if right.rows > 1 else []
         text(f"cells {'|=' if n else '='} {' & '.join(parts)}")
     text("same &= cells")
 
 
 def log_decay(tiles: Tiles) -> str:
-    """The load of a chunk's log decays, in units of log 2."""
+    """The load of a chunk's log decays."""
     columns = ", col, K" if tiles.decay == "key" else ""
     return f"decay = _log_decay(g, sequence, first + tau, T, H{columns})"
-
-
-_LOCATE = '''
-@triton.jit
-def _locate(sequence, token, slot, T, H, ROWS: tl.constexpr):
-    """Row numbers in a [B, T, H, ROWS, D] tensor of a slot of each token, and whether there is such a row."""
-    row = ((sequence // H * T + token) * H + sequence % H) * ROWS + slot
-    return row, (token < T) & (slot < ROWS)
-'''
-
-_MEMORY = '''
-@triton.jit
-def _load(x, row, live, col, D: tl.constexpr):
-    """Rows of x as a [row, col] tile, zero where there is none."""
-    return tl.load(x + row[:, None] * D + col[None, :], mask=live[:, None] & (col < D)[None, :], other=0.0)
-
-
-@triton.jit
-def _load_t(x, row, live, col, D: tl.constexpr):
-    """Rows of x as a [col, row] tile. A tile needed both ways is loaded twice, never transposed in registers."""
-    return tl.load(x + row[None, :] * D + col[:, None], mask=live[None, :] & (col < D)[:, None], other=0.0)
-
-
-@triton.jit
-def _store(x, row, live, col, D: tl.constexpr, tile):
-    tl.store(x + row[:, None] * D + col[None, :], tile, mask=live[:, None] & (col < D)[None, :])
-
-
-@triton.jit
-def _store_t(x, row, live, col, D: tl.constexpr, tile):
-    tl.store(x + row[None, :] * D + col[:, None], tile, mask=live[None, :] & (col < D)[:, None])
-
-
-@triton.jit
-def _matrix(x, number, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """The addresses of matrix `number` of x."""
-    return x + number * (ROWS * COLUMNS) + tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-
-
-@triton.jit
-def _matrix_t(x, number, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """The addresses of the transpose of matrix `number` of x."""
-    return x + number * (ROWS * COLUMNS) + tl.arange(0, ROWS)[None, :] * COLUMNS + tl.arange(0, COLUMNS)[:, None]
-'''
-
-_DOT = '''
-@triton.jit
-def _dot(a, b):
-    """A product summed in float32: of bfloat16 tiles as they are, of float32 tiles as three TF32 products."""
-    return tl.dot(a, b, input_precision="tf32x3")
-'''
-
-_DOT_WIDE = '''
-@triton.jit
-def _dot_wide(a, b):
-    """A product of 128 x 128 float32 tiles: as TF32 parts they would not fit into shared memory."""
-    return tl.dot(a, b, input_precision="ieee")
-'''
-
-_MEET = '''
-@triton.jit
-def _meet(left, right, level):
-    """Pairs (left after right) whose highest differing bit is `level`: each such pair has exactly one level."""
-    upper = ((left >> level) & 1) != 0
-    return upper[:, None] & (((left >> level) ^ 1)[:, None] == (right >> level)[None, :])
-'''
-
-_MEET_T = '''
-@triton.jit
-def _meet_t(left, right, level):
-    """The transpose of `_meet`."""
-    upper = ((left >> level) & 1) != 0
-    return upper[None, :] & (((left >> level) ^ 1)[None, :] == (right >> level)[:, None])
-'''
-
-_SCALAR = '''
-@triton.jit
-def _log_decay(g, sequence, token, T, H):
-    """Log decays of the chunk's tokens in units of log 2, zero past the end."""
-    row = (sequence // H * T + token) * H + sequence % H
-    return tl.load(g + row, mask=token < T, other=0.0) * 1.4426950408889634
-
-
-@triton.jit
-def _from_start(decay, end, tau):
-    """exp of the decays up to and with token `end`, a column."""
-    return tl.exp2(tl.sum(tl.where(tau[None, :] <= end[:, None], decay[None, :], 0.0), 1))[:, None]
-
-
-@triton.jit
-def _to_end(decay, token, tau):
-    """exp of the decays after `token`, a column."""
-    return tl.exp2(tl.sum(tl.where(tau[None, :] > token[:, None], decay[None, :], 0.0), 1))[:, None]
-
-
-@triton.jit
-def _between(decay, end, token, tau, earlier):
-    """exp of the decays after `token` (columns) up to `end` (rows), 0 outside `earlier`.
-
-    The sums are one product of 0/1 matrices with the decays between them: no difference of long sums is taken. The mask
-    stands before the exponential, or the part that is not used would overflow.
-    """
-    upto = (tau[None, :] <= end[:, None]).to(tl.float32)
-    after = tl.where(tau[:, None] > token[None, :], decay[:, None], 0.0)
-    log = _dot(upto, after)
-    return tl.where(earlier, tl.exp2(tl.where(earlier, log, 0.0)), 0.0)
-'''
-
-_SCALAR_GRAD = '''
-@triton.jit
-def _between_t(decay, end, token, tau, earlier):
-    """The transpose of `_between`, formed anew."""
-    after = tl.where(tau[None, :] > token[:, None], decay[None, :], 0.0)
-    upto = (tau[:, None] <= end[None, :]).to(tl.float32)
-    log = _dot(after, upto)
-    return tl.where(earlier, tl.exp2(tl.where(earlier, log, 0.0)), 0.0)
-
-
-@triton.jit
-def _seen(x, end, tau):
-    """For each token the sum of x over the rows that have seen its decay."""
-    return tl.sum(tl.where(tau[:, None] <= end[None, :], tl.sum(x, 1)[None, :], 0.0), 1)
-
-
-@triton.jit
-def _ahead(x, token, tau):
-    """For each token the sum of x over the rows written before it."""
-    return tl.sum(tl.where(tau[:, None] > token[None, :], tl.sum(x, 1)[None, :], 0.0), 1)
-'''
-
-_KEY = '''
-@triton.jit
-def _log_decay(g, sequence, token, T, H, col, K: tl.constexpr):
-    """Log decays of the chunk's tokens in units of log 2, zero past the end."""
-    row = (sequence // H * T + token) * H + sequence % H
-    mask = (token < T)[:, None] & (col < K)[None, :]
-    return tl.load(g + row[:, None] * K + col[None, :], mask=mask, other=0.0) * 1.4426950408889634
-
-
-@triton.jit
-def _from_start(decay, end, tau):
-    """exp of the decays up to and with token `end`."""
-    upto = (tau[None, :] <= end[:, None]).to(tl.float32)
-    return tl.exp2(_dot(upto, decay))
-
-
-@triton.jit
-def _to_end(decay, token, tau):
-    """exp of the decays after `token`."""
-    after = (tau[None, :] > token[:, None]).to(tl.float32)
-    return tl.exp2(_dot(after, decay))
-
-
-@triton.jit
-def _to_reference(decay, token, end, tau, level):
-    """exp of the decays between each row and its reference at a dyadic level.
-
-    A group of 2 << level tokens has its reference between its halves. A row of the upper half takes the decays from
-    there up to `end`, a row of the lower half those after `token` up to there; the product of two such factors is the
-    decay between the two rows. Every exponent is a sum of log decays, and no row looks past its own token's group half.
-    """
-    middle = ((token >> level) | 1) << level
-    upper = (tau[None, :] >= middle[:, None]) & (tau[None, :] <= end[:, None])
-    lower = (tau[None, :] > token[:, None]) & (tau[None, :] < middle[:, None])
-    inside = tl.where(((token >> level) & 1)[:, None] != 0, upper, lower).to(tl.float32)
-    return tl.exp2(_dot(inside, decay))
-'''
-
-_KEY_GRAD = '''
-@triton.jit
-def _seen(x, end, tau):
-    """For each token the sum of x over the rows that have seen its decay."""
-    return _dot((tau[:, None] <= end[None, :]).to(tl.float32), x)
-
-
-@triton.jit
-def _ahead(x, token, tau):
-    """For each token the sum of x over the rows written before it."""
-    return _dot((tau[:, None] > token[None, :]).to(tl.float32), x)
-'''
 
 
 def wide(group: Group) -> bool:
     """Whether a tile of the group has 128 rows (a chunk has 16 tokens or more)."""
     return group.slots >= 8
-
-
-def device_functions(tiles: Tiles) -> list[str]:
-    """The functions that the kernels of these tiles call."""
-    parts = [_LOCATE, _MEMORY, _DOT]
-    if tiles.e and wide(tiles.e):
-        parts.append(_DOT_WIDE)
-    if tiles.decay == "key" or tiles.e:
-        parts.append(_MEET)
-    if tiles.decay == "key":
-        parts += [_MEET_T, _KEY, _KEY_GRAD]
-    elif tiles.decay == "scalar":
-        parts += [_SCALAR, _SCALAR_GRAD]
-    return [part.strip("\n") for part in parts]

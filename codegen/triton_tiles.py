@@ -75,6 +75,11 @@ class Pair:
     implicit: tuple[tuple[int, int], ...]
     explicit: tuple[tuple[int, int, int], ...]
 
+    @property
+    def transposed(self) -> bool:
+        """Whether the matrix is kept as [right, left]: those of reads are, as the scans want them."""
+        return self.left.name == "q"
+
 
 @dataclass(frozen=True)
 class Tiles:
@@ -112,6 +117,15 @@ class Tiles:
     def groups(self) -> tuple[Group, ...]:
         return (*self.lefts, *self.rights)
 
+    @property
+    def merged(self) -> bool:
+        """Whether one square product meets all pairs of rows at a dyadic level (see `triton_intra`).
+
+        That takes one row of a group a token, all at level G_t, and one right group.
+        """
+        alike = all(x.slots == 1 and all(x.post) for x in self.groups)
+        return self.decay == "key" and alike and len(self.rights) == 1 and bool(self.pairs)
+
     def pair(self, name: str) -> Pair | None:
         return next((x for x in self.pairs if x.name == name), None)
 
@@ -124,10 +138,10 @@ def tiles_of(shape: Shape) -> Tiles:
     q = _group("q", tuple(range(len(shape.reads))), tuple(read.post for read in shape.reads))
     for group in (e, w, q):
         if group and group.rows > MAX_ROWS:
-            raise ValueError(f"it has {group.rows} rows of a kind a token, and the kernels hold at most {MAX_ROWS}")
+            raise ValueError(f"E502: it has {group.rows} rows of a kind a token; the kernels hold at most {MAX_ROWS}")
 
     if not rows:
-        raise ValueError("it writes nothing to S")
+        raise ValueError("E503: it writes nothing to S")
 
     columns: list[str] = []
     pairs: list[Pair] = []

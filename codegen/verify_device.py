@@ -19,8 +19,8 @@ from stateir.ir import Axis, Rule
 from .operator import Operator, compile
 from .verify import Call, Check, make_call, results
 
-# Limits of the rms error relative to float64: output and states, gradients, gradients of log decays, and of params,
-# which are sums over all tokens that may cancel. float16 and float32 are computed in float32.
+# Limits of the rms error relative to float64: output and states, gradients, gradients of log decays, and of params and
+# scalar initial states, which are sums over all tokens that may cancel. float16 and float32 are computed in float32.
 LIMITS = {
     torch.bfloat16: (5e-3, 1e-2, 1.5e-2, 5e-2),
     torch.float32: (1e-5, 1e-4, 1e-4, 5e-4),
@@ -78,9 +78,11 @@ def _compare(
     decays = {
         f"gradient of {x.name}" for x in op.rule.inputs if x.range and x.range.lo == -math.inf and x.range.hi == 0
     }
-    params = {f"gradient of {p.name}" for p in op.rule.params}
+    # One number (a head's parameter, or the scalar state that a sequence starts from) that all tokens pull at.
+    sums = {f"gradient of {p.name}" for p in op.rule.params}
+    sums |= {f"gradient of initial {x.name}" for x in op.rule.states if x.axis is Axis.SCALAR}
     for part, x in found.items():
-        kind = 3 if part in params else 2 if part in decays else 1 if part.startswith("gradient") else 0
+        kind = 3 if part in sums else 2 if part in decays else 1 if part.startswith("gradient") else 0
         limit = LIMITS[dtype][kind] * (factor if kind == 0 else 1.0)
         note = f"{case}, {str(dtype)[6:]}"
         # what rounding the arguments alone does to float64 is in the rule, not in its kernels

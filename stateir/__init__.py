@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .codegen.claims import check_claims as check_claims
     from .codegen.operator import compile as compile
     from .diagnostics import RuleError as RuleError
     from .library import load as load
     from .library import parse as parse
     from .printer import fingerprint as fingerprint
 
-__all__ = ["RuleError", "compile", "fingerprint", "load", "parse"]
+__all__ = ["RuleError", "check_claims", "compile", "fingerprint", "load", "parse"]
 
 _HOMES = {
     "parse": "stateir.library",
@@ -19,6 +20,7 @@ _HOMES = {
     "fingerprint": "stateir.printer",
     "RuleError": "stateir.diagnostics",
     "compile": "stateir.codegen.operator",
+    "check_claims": "stateir.codegen.claims",
 }
 
 

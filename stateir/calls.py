@@ -16,17 +16,7 @@ if TYPE_CHECKING:
 def call(typer: Typer, e: syn.Apply) -> Expr | None:
     fn = e.fn.id
     if fn not in BUILTINS:
-        if fn in typer.scope or reserved(fn) is not None:
-            typer.report.add("E101", e.fn.span, what="the function", name=fn, help=f"`{fn}` is a name, not a function")
-        else:
-            typer.report.add(
-                "E101",
-                e.fn.span,
-                what="the function",
-                name=fn,
-                rewrites=nearest(fn, BUILTINS),
-                help="functions are " + ", ".join(sorted(BUILTINS)),
-            )
+        typer.report.add("E101", e.fn.span, what="the function", name=fn, help=_unknown_function(typer, fn))
         return None
     if fn == "dim":
         return _dim(typer, e)
@@ -43,6 +33,15 @@ def call(typer: Typer, e: syn.Apply) -> Expr | None:
     return _apply(typer, fn, args, e.span)
 
 
+def _unknown_function(typer: Typer, fn: str) -> str:
+    from .rewrites.idioms import words
+
+    if fn in typer.scope or reserved(fn) is not None:
+        return f"`{fn}` is a name, not a function"
+    close = [f"did you mean `{near}`?" for near in nearest(fn, BUILTINS)]
+    return words(fn) or next(iter(close), "functions are " + ", ".join(sorted(BUILTINS)))
+
+
 def _apply(typer: Typer, fn: str, args: tuple[Expr, ...], span: Span) -> Expr | None:
     axes = [x.axis for x in args]
     axis: Axis | None = axes[0]
@@ -51,6 +50,8 @@ def _apply(typer: Typer, fn: str, args: tuple[Expr, ...], span: Span) -> Expr | 
             key, value = args if axes[0] is KEY else args[::-1]
             return Outer(key, value, span)
         axis, wanted = None, "one key and one value vector"
+        if set(axes) == {KEY}:
+            wanted += ": (1 - β k kᵀ) S is `S - outer(beta * k, k @ S)`"
     elif fn == "unit":
         if axis in (SCALAR, MATRIX):
             typer.report.add("E211", span, what=f"`unit` of {named(axes[0])}; it takes a vector")

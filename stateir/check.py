@@ -28,7 +28,7 @@ from .ir import (
     children,
     walk,
 )
-from .names import MAX_COUNT, Entry, reserved
+from .names import MAX_COUNT, Entry, nearest, reserved
 from .parser import MAX_DEPTH
 from .report import Report
 
@@ -61,13 +61,15 @@ class _Checker:
         self.typer = Typer(text, self.scope, self.versions, report)
         self.read_on: int | None = None
         self.lost_update = False
+        self.meant_s = False
         self.unfolded: dict[str, tuple[int, int]] = {}
 
     def run(self) -> Rule | None:
         lets = {s.name.id for s in self.file.statements if isinstance(s, syn.Let)}
         for name in self.constants:
             if name not in lets:
-                raise ValueError(f"rule {self.file.name} has no `let {name}` to replace")
+                known = ", ".join(f"`let {x}`" for x in sorted(lets)) or "no let"
+                raise ValueError(f"rule {self.file.name} has no `let {name}` to replace: it has {known}")
         for statement in self.file.statements:
             match statement:
                 case syn.Declare():
@@ -80,8 +82,9 @@ class _Checker:
                     self.read(statement)
         if self.read_on is None and "read" not in self.file.broken:
             self.report.add("E002", self.file.span)
-        if self.versions["S"] == 0 and "S" not in self.file.broken:
+        if self.versions["S"] == 0 and "S" not in self.file.broken and not self.meant_s:
             self.report.add("E003", self.file.span)
+        self.report.names = self.scope
         states = {state.name for state in self.states}
         if self.lost_update or states & self.file.broken:
             return None
@@ -167,7 +170,7 @@ class _Checker:
             return None
         value = self.typer.expression(d.start, "head" if d.kind == "param" else "start")
         if value is not None and value.axis is not Axis.SCALAR:
-            self.report.add("E202", d.start.span, what="a start value is a scalar constant")
+            self.report.add("E202", d.start.span, what="a start value is a scalar constant", rewrites=["0", "1"])
         return value
 
     def attributes(self, d: syn.Declare, axis: Axis) -> None:
@@ -253,12 +256,14 @@ class _Checker:
         name = line.state.id
         state = self.scope.get(name)
         if state is None or (state.kind not in ("state", "broken")):
+            close = nearest(name, self.versions) if state is None else []
+            self.meant_s |= "S" in close
             self.report.add(
                 "E204",
                 line.state.span,
                 name=name,
                 what="not declared" if state is None else "not a state",
-                help=f"declare it: `state {name}: key`" if state is None else None,
+                help=_undeclared(name, close) if state is None else None,
             )
             self.each_pass(line, None)
             return
@@ -340,6 +345,10 @@ class _Checker:
             return
         if self.define(line.name, Entry("broken", line=line.span.line)) and value is not None:
             self.lines.append(Read(line.name.id, value, line.span))
+
+
+def _undeclared(name: str, close: list[str]) -> str:
+    return f"did you mean `{close[0]}`?" if close else f"declare it: `state {name}: key`"
 
 
 def _unfolded(e: Expr, lets: Mapping[str, tuple[int, int]]) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .edits import Rewrite
 from .ir import Span
 
 
@@ -11,16 +12,29 @@ from .ir import Span
 class Diagnostic:
     """One finding.
 
-    `code` is a row of the error table; `suggestion` is a text with which the finding is gone. It goes to the place of
-    `span`, or to `place` where a piece around the culprit has to change.
+    `code` is a row of the error table. `rewrite` was tried: with it the finding is gone; empty where there is none.
     """
 
     code: str
     span: Span
     message: str
     help: str | None = None
-    suggestion: str | None = None
-    place: Span | None = None
+    rewrite: Rewrite = ()
+
+    @property
+    def is_warning(self) -> bool:
+        """A warning refuses nothing."""
+        return self.code.startswith("W")
+
+    @property
+    def suggestion(self) -> str | None:
+        """The text of the rewrite's first piece."""
+        return self.rewrite[0].text if self.rewrite else None
+
+    @property
+    def place(self) -> Span | None:
+        """Where `suggestion` goes."""
+        return self.rewrite[0].span if self.rewrite else None
 
 
 class RuleError(Exception):

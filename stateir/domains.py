@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from . import intervals as iv
 from .consts import evaluate
-from .ir import Bin, Call, Expr, Num, Param, Rule, Span, State, Update, walk
+from .ir import Axis, Bin, Call, Expr, Num, Param, Ref, Rule, Span, State, Update, walk
 from .ranges import Ranges, guarded_operand
 from .report import Report
 
@@ -20,9 +20,10 @@ def check_domains(rule: Rule, report: Report) -> None:
         if isinstance(line, Update):
             _update_inside(states[line.state], line, ranges, report)
     source = rule.text.split("\n")
+    matrices = {state.name for state in rule.states if state.axis is Axis.MATRIX}
     for e in _expressions(rule):
         for x in walk(e):
-            _defined(x, ranges, report, source)
+            _defined(x, ranges, report, source, matrices)
 
 
 def _with_start(rule: Rule) -> list[Param | State]:
@@ -68,13 +69,13 @@ def _update_inside(state: State, line: Update, ranges: Ranges, report: Report) -
         )
 
 
-def _defined(e: Expr, ranges: Ranges, report: Report, source: list[str]) -> None:
+def _defined(e: Expr, ranges: Ranges, report: Report, source: list[str], matrices: set[str]) -> None:
     if isinstance(e, Call) and e.fn == "unit" and (ranges.is_unit(e.args[0]) or _is_call(e.args[0], "unit")):
         report.add("W102", e.span)
         return
     operand = guarded_operand(e)
-    if operand is None:
-        return
+    if operand is None or any(isinstance(x, Ref) and x.name in matrices for x in walk(operand)):
+        return  # a nonlinear function of a matrix state, which the algebra refuses
     a = ranges.of(operand)
     text = _text(operand.span, source)
     match e:

@@ -1,31 +1,33 @@
-"""Errors: making a finding from the table's row, and the long explanation of a code."""
+"""Errors: making a finding from the table's row, and the long explanation of a code.
+
+The table is imported when there is an error: a rule that has none loads sooner without it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from .diagnostics import Diagnostic
-from .error_table import TABLE
 from .ir import Span
 
 
-def diagnostic(
-    code: str, span: Span, *, help: str | None = None, suggestion: str | None = None, **facts: object
-) -> Diagnostic:
+def diagnostic(code: str, span: Span, *, help: str | None = None, **facts: object) -> Diagnostic:
     """A finding of the table's row `code`; `facts` fill its message."""
-    return finding(code, span, facts, help, suggestion)
+    return finding(code, span, facts, help)
 
 
-def finding(
-    code: str, span: Span, facts: Mapping[str, object], help: str | None = None, suggestion: str | None = None
-) -> Diagnostic:
+def finding(code: str, span: Span, facts: Mapping[str, object], help: str | None = None) -> Diagnostic:
     """The same with the facts in a mapping."""
+    from .error_table import TABLE
+
     row = TABLE[code]
-    return Diagnostic(code, span, row.message.format(**facts), help or row.help, suggestion)
+    return Diagnostic(code, span, row.message.format(**facts), help or row.help)
 
 
 def explain(code: str) -> str:
     """The long form of a code, as `stateir explain` prints it. KeyError if there is no such code."""
+    from .error_table import TABLE
+
     row = TABLE[code]
     parts = [f"{code}: {row.title}", row.why]
     if row.bad:

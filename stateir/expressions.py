@@ -9,13 +9,14 @@ from . import syntax as syn
 from .axes import KEY, MATRIX, SCALAR, VALUE, ambiguity, contracted, joined, named
 from .calls import call
 from .consts import number, overflowing
-from .ir import Bin, Contract, Expr, Head, Neg, Num, Ref, Span
-from .names import Entry, nearest, reserved
+from .ir import Axis, Bin, Contract, Expr, Head, Neg, Num, Ref, Span, walk
+from .names import TRANSPOSES, Entry, nearest, reserved
 from .report import Report
 
 # `line`: any value. `start`: constants, and `dim`. `head`: the same with `head`. `bound`: numbers alone.
 Where = Literal["line", "start", "head", "bound"]
 _PLACES = {"start": "a start value", "head": "a start value", "bound": "the bound of a range"}
+_VECTORS = ("input", "param", "let")
 Op = Literal["+", "-", "*", "/", "^"]
 
 
@@ -86,9 +87,7 @@ class Typer:
         if not self._variable(e.id, e.span):
             return None
         if entry.size is not None:
-            self.report.add(
-                "E209", e.span, what=f"`{e.id}` is an array of {entry.size}: it needs an index", rewrites=[f"{e.id}[0]"]
-            )
+            self.report.add("E209", e.span, what=f"`{e.id}` is an array of {entry.size}: it needs an index")
             return None
         return Ref(e.id, entry.axis, version=self.versions.get(e.id, 0), span=e.span)
 
@@ -101,14 +100,10 @@ class Typer:
         entry = self.scope.get(name)
         if entry is None:
             close = nearest(name, self.scope)
-            self.report.add(
-                "E101",
-                span,
-                what="the name",
-                name=name,
-                rewrites=close,
-                help=f"did you mean `{close[0]}`?" if close else None,
-            )
+            help = f"did you mean `{close[0]}`?" if close else None
+            if name in TRANSPOSES:
+                help = "there is no transpose: write `outer(k, v)` for k vᵀ, `k @ S` for Sᵀk"
+            self.report.add("E101", span, what="the name", name=name, help=help)
             return None
         return None if entry.kind == "broken" else entry
 
@@ -139,7 +134,6 @@ class Typer:
                 "E209",
                 e.span,
                 what=f"`{e.id}` is not an array",
-                rewrites=[e.id],
                 help="an index selects an element of an array, not a time; `prev(x, n)` looks back",
             )
             return None
@@ -215,10 +209,7 @@ class Typer:
             help = "`outer(key, value)` joins a key and a value vector to a matrix"
         elif MATRIX in (a.axis, b.axis) and op in "+-":
             help = "only a matrix is added to a matrix: write `outer(key, value)`"
-        rewrites = [f"outer({self.source(a.span)}, {self.source(b.span)})"] if {a.axis, b.axis} == {KEY, VALUE} else []
-        self.report.add(
-            "E202", span, what=f"`{op}` of {named(a.axis)} and {named(b.axis)}", help=help, rewrites=rewrites
-        )
+        self.misfit(op, a, b, span, f"`{op}` of {named(a.axis)} and {named(b.axis)}", help)
         return None
 
     def contract(self, a: Expr, b: Expr, span: Span) -> Expr | None:
@@ -227,11 +218,29 @@ class Typer:
             return Contract(a, b, axis, span)
         scalar = SCALAR in (a.axis, b.axis)
         shared = "two axes" if a.axis is b.axis is MATRIX else "no axis"
-        self.report.add(
-            "E202",
-            span,
-            what=f"`@` of {named(a.axis)} and {named(b.axis)}: they share {shared}",
-            help="a product with a scalar is written `*`" if scalar else "`@` sums over the one axis that both share",
-            rewrites=[f"{self.source(a.span)} * {self.source(b.span)}"] if scalar else [],
-        )
+        help = "a product with a scalar is written `*`" if scalar else "`@` sums over the one axis that both share"
+        self.misfit("@", a, b, span, f"`@` of {named(a.axis)} and {named(b.axis)}: they share {shared}", help)
         return None
+
+    def misfit(self, op: str, a: Expr, b: Expr, span: Span, what: str, help: str | None) -> None:
+        """Reports axes that do not fit, or that a matrix state was contracted over value, if that is why."""
+        culprit = next((x for e in (a, b) for x in walk(e) if self.sums_over_value(x)), None)
+        if culprit is not None:
+            self.report.add("E303", culprit.span)
+            return
+        from .rewrites.axes import operands
+
+        def vectors(axis: Axis) -> list[str]:
+            return [n for n, e in self.scope.items() if e.axis is axis and e.size is None and e.kind in _VECTORS]
+
+        texts = self.source(a.span), self.source(b.span)
+        rewrites = operands(op, (a.axis, b.axis), texts, vectors(KEY), vectors(VALUE))
+        self.report.add("E202", span, what=what, help=help, rewrites=rewrites)
+
+    def sums_over_value(self, e: Expr) -> bool:
+        """Whether e is `S @ v`, for S any matrix state."""
+        return (
+            isinstance(e, Contract)
+            and e.axis is KEY
+            and any(isinstance(x, Ref) and x.axis is MATRIX and x.name in self.versions for x in walk(e))
+        )

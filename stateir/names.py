@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -15,6 +15,9 @@ MAX_COUNT = 64
 KEYWORDS = frozenset({"rule", "input", "param", "state", "let", "update", "read", "for", "in", "unit", "fixed"})
 AXES = frozenset(axis.value for axis in Axis)
 BUILTINS = frozenset({*FUNCTIONS, "outer", "dim", "prev"})
+
+# What other notations write behind a name to transpose it.
+TRANSPOSES = frozenset({"T", "mT", "top"})
 
 Kind = Literal["input", "param", "state", "let", "const", "loop", "broken"]
 
@@ -45,5 +48,12 @@ def reserved(name: str) -> str | None:
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """Up to two names that `name` may be a slip of."""
-    return difflib.get_close_matches(name, sorted(known), n=2, cutoff=0.5)
+    """Up to three names that `name` may be a slip of: without its time index, in another case, in a letter or two."""
+    import difflib  # takes a while to import, and only errors need it
+
+    known = sorted(known)
+    bare = re.sub(r"_t$", "", name)
+    exact = [x for x in known if x == bare or x.lower() == bare.lower()]
+    # A short name has a letter in common with any other: of two letters, both count.
+    close = difflib.get_close_matches(bare, known, n=2, cutoff=0.5 if len(bare) < 4 else 0.6)
+    return list(dict.fromkeys([*exact, *close]))[:3]

@@ -14,6 +14,7 @@ Expressions refer to inputs, params, lets and vector states (`ir.Ref`, with vers
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .ir import Expr, Rule
@@ -86,3 +87,9 @@ class Core:
     rows: tuple[CoreRow, ...]
     reads: tuple[CoreRead, ...]
     rest: Expr | None
+
+    def expressions(self) -> Iterator[Expr]:
+        """Everything that is there."""
+        rows = [x for row in self.rows for x in (row.p, row.y, row.e, *(c for _, c in row.couplings))]
+        reads = [x for read in self.reads for x in (read.q, read.factor, *(c for _, c in read.couplings))]
+        yield from (x for x in (self.g, *rows, *reads, self.rest) if x is not None)

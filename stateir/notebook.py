@@ -83,7 +83,7 @@ def compile_cell(cell: str) -> Rule:
         from IPython.display import display
 
         display(Findings(found, cell))  # type: ignore[no-untyped-call]
-        raise CellError([d for d in found if not d.code.startswith("W")], cell, FILENAME)
+        raise CellError([d for d in found if not d.is_warning], cell, FILENAME)
     return compiled
 
 

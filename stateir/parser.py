@@ -19,6 +19,7 @@ MAX_LINES = 1_000
 MAX_DEPTH = 100
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+_TARGET = re.compile(r"([A-Za-z_][A-Za-z_0-9]*)\s*[-+*/:]?=")
 _CODE = re.compile(r'(?:"[^"\n]*"|[^#])*')
 
 
@@ -30,10 +31,16 @@ def code_of(line: str) -> str:
 
 def defined(line: str) -> list[str]:
     """The names that a line, broken or not, means to define; for a read also `read` itself."""
-    words = _WORD.findall(code_of(line))
-    if words[:1] and words[0] in ("input", "param", "state"):
+    code = code_of(line)
+    words = _WORD.findall(code)
+    first = words[0].lower() if words else ""
+    if first in ("input", "param", "state"):
         return words[1:]
-    return words[:2] if words[:1] == ["read"] else words[1:2]
+    if first in ("read", "return", "output"):
+        return ["read", *words[1:2]]
+    targets = _TARGET.findall(code)
+    reads = ["read"] if targets and "S" in words and "S" not in targets and first != "let" else []
+    return words[1:2] + targets + reads
 
 
 class Malformed(Exception):

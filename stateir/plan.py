@@ -12,7 +12,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .ir import Axis, Expr, Prev, Rule, walk
+from .column import column
+from .ir import Axis, Expr, Prev, Ref, Rule, walk
 from .normal import Core, NormalForm
 from .ranges import Ranges
 from .scans import Scan, scans
@@ -46,7 +47,11 @@ class Cost:
 
 @dataclass(frozen=True)
 class Plan:
-    """`erases` of the `rows` read S and take part in the solve; `products` are the distinct tiles of vector pairs."""
+    """`erases` of the `rows` read S and take part in the solve; `products` are the distinct tiles of vector pairs.
+
+    `column` is a state that S carries along, so that `scans` need not have it; `unfused` says why the Triton backend
+    leaves the prologue to PyTorch (None: its kernels compute it).
+    """
 
     decay: Axis | None
     rows: int
@@ -56,7 +61,9 @@ class Plan:
     cost_class: str
     pairs: str
     solve: str
+    unfused: str | None
     scans: tuple[Scan, ...]
+    column: str | None
     carried: tuple[str, ...]
     largest_exponent: float
     shape: Shape
@@ -72,6 +79,7 @@ def plan(nf: NormalForm, core: Core, shape: Shape | None = None) -> Plan:
     left |= {(r.q, r.post) for r in core.reads}
     right = {r.p_same for r in core.rows}
     products = len(left) * len(right)
+    found = column(nf.rule, core)
     return Plan(
         decay=decay,
         rows=len(core.rows),
@@ -81,11 +89,13 @@ def plan(nf: NormalForm, core: Core, shape: Shape | None = None) -> Plan:
         cost_class=_cost_class(decay, len(erases)),
         pairs=_pairs(decay, shape.chunk),
         solve=_solve(len(erases), len(core.rows), shape.chunk),
-        scans=scans(nf.rule),
+        unfused=unfused(nf.rule, core),
+        scans=tuple(x for x in scans(nf.rule) if found is None or x.states != (found.state,)),
+        column=None if found is None else found.state,
         carried=carried(nf.rule),
         largest_exponent=_largest_exponent(nf, shape.chunk),
         shape=shape,
-        cost=_cost(nf, core, len(erases), products, shape),
+        cost=_cost(nf, core, len(erases), products, found is not None, shape),
     )
 
 
@@ -100,6 +110,22 @@ def carried(rule: Rule) -> tuple[str, ...]:
         *(s.name for s in rule.states),
         *(f"the last {n} {name}" if n > 1 else f"the last {name}" for name, n in back.items()),
     )
+
+
+def unfused(rule: Rule, core: Core) -> str | None:
+    """Why the prologue is not computed by kernels, a token from its own inputs; None if it is."""
+    if beside := [x for x in carried(rule) if x != "S"]:
+        return f"the rule carries {', '.join(beside)}"
+    stack = list(core.expressions())
+    seen: set[str] = set()
+    while stack:
+        for x in walk(stack.pop()):
+            if x.axis is Axis.PAIR:
+                return "the rule has pair vectors"
+            if isinstance(x, Ref) and x.name in rule.lets and x.name not in seen:
+                seen.add(x.name)
+                stack.append(rule.lets[x.name])
+    return None
 
 
 def _cost_class(decay: Axis | None, erases: int) -> str:
@@ -150,12 +176,12 @@ def _channels(axis: Axis, shape: Shape) -> int:
     return 1
 
 
-def _cost(nf: NormalForm, core: Core, erases: int, products: int, shape: Shape) -> Cost:
-    K, V, C = shape.K, shape.V, shape.chunk
+def _cost(nf: NormalForm, core: Core, erases: int, products: int, column: bool, shape: Shape) -> Cost:
+    K, V, C = shape.K, shape.V + column, shape.chunk
     R, Q = len(core.rows), len(core.reads)
     levels = _levels(C) if core.g is not None and core.g.axis is Axis.KEY else 1
     inputs = sum(_channels(x.axis, shape) * (x.size or 1) for x in nf.rule.inputs) * shape.itemsize
-    output = V * shape.itemsize
+    output = shape.V * shape.itemsize
     vectors = 2 * K * V * (erases + Q + R)  # reads of the state, and its update
     chunk = vectors + 2 * C * K * products * levels + 2 * C * V * R * Q
     if erases:
@@ -186,6 +212,8 @@ def describe(p: Plan, backends: Mapping[str, str | None] | None = None) -> list[
         ("rows", f"{rows} a token, {p.erases} of them erasing; {p.reads} read{'s' if p.reads != 1 else ''} of S"),
         ("pairs", f"{p.products} tile{'s' if p.products != 1 else ''} of pairs a chunk: {p.pairs}"),
         ("solve", p.solve),
+        *([] if p.column is None else [("column", f"{p.column}: one more value column of S, read as S is")]),
+        ("prologue", "fused kernels" if p.unfused is None else f"PyTorch, because {p.unfused}"),
         *(("scan", _scan(scan)) for scan in p.scans),
         ("carried", ", ".join(p.carried)),
         ("sizes", f"K = {s.K}, V = {s.V}, chunks of {s.chunk} tokens, {s.itemsize} bytes a number"),

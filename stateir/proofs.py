@@ -8,10 +8,11 @@ the core form composes over the tokens of a chunk to (I + A) U = Y - E~ e^L S_0 
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from .build import ONE, exp
+from .column import READ, VALUES, Column, column
 from .ir import Axis, Call, Expr, Prev, Read, Ref, Rule, Update, walk
 from .normal import Core, CoreRead, CoreRow, NormalForm
 from .symbolic import Algebra, Entries, with_algebra
@@ -31,11 +32,15 @@ class Proof:
 def prove_rule(nf: NormalForm, core: Core) -> list[Proof]:
     """All obligations of a rule, in order."""
     out = []
-    for claim, job in [
+    jobs: list[tuple[str, Callable[[Algebra], bool]]] = [
         ("each line equals its rows of the normal form", lambda a: _lines(a, nf)),
         ("the lines of a token compose to the core form", lambda a: _token(a, nf, core)),
         (f"{TOKENS} tokens compose to the chunk form", lambda a: _chunk(a, core)),
-    ]:
+    ]
+    found = column(nf.rule, core)
+    if found is not None:
+        jobs.append((f"{found.state} is one more column of S", lambda a: column_holds(a, nf, core, found)))
+    for claim, job in jobs:
         start = time.perf_counter()
         holds = with_algebra(job, keys=key_dimension(nf.rule))
         out.append(Proof(claim, holds, time.perf_counter() - start))
@@ -172,6 +177,45 @@ def _token(algebra: Algebra, nf: NormalForm, core: Core) -> bool:
     for j, row in enumerate(core.rows):
         final = add(final, outer(token.of(row.p), written[j]))
     return algebra.equal(state, final)
+
+
+def column_holds(algebra: Algebra, nf: NormalForm, core: Core, found: Column) -> bool:
+    """A token of the state's own lines equals the core form with the column's values; so do its read and the output."""
+    token, name = Token(algebra, nf.rule), found.state
+    z = token.values[name, 0] = algebra.fresh(Axis.KEY, "z")
+    versions = 0
+    for line in nf.rule.lines:
+        if isinstance(line, Update) and line.state == name:
+            versions += 1
+            token.values[name, versions] = token.of(line.value)
+    decayed = [a * b for a, b in zip(token.key(exp(core.g)), z, strict=True)]
+    written: list[Entries] = []
+
+    def dot(a: Expr, b: list[Entries]) -> Entries:
+        return sum((x * y for x, y in zip(token.of(a), b, strict=True)), algebra.ring.zero)
+
+    def reads(form: CoreRow | CoreRead, covector: Expr) -> Entries:
+        out = dot(covector, decayed if form.post else z)
+        for i, coupling in form.couplings:
+            c = dot(covector, token.of(core.rows[i].p)) if coupling is None else token.of(coupling)
+            out = out + c * written[i]
+        return out
+
+    for row, value in zip(core.rows, found.values, strict=True):
+        y = algebra.ring.zero if value is None else token.of(value)
+        written.append(y if row.e is None else y - reads(row, row.e))
+    after = decayed
+    for row, u in zip(core.rows, written, strict=True):
+        after = [a + p * u for a, p in zip(after, token.of(row.p), strict=True)]
+    own = reads(core.reads[0], core.reads[0].q)
+    token.S = S = algebra.fresh(Axis.MATRIX, "S")
+    token.values[READ.name, 0] = token.of(found.read)
+    token.values[VALUES.name, 0] = read(token.of(nf.reads[0].q), S)
+    return (
+        algebra.equal(after, token.values[name, versions])
+        and algebra.equal(own, token.of(found.read))
+        and algebra.equal(token.of(nf.rule.read.value), token.of(found.output))
+    )
 
 
 def _chunk(algebra: Algebra, core: Core) -> bool:

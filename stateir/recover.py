@@ -13,6 +13,7 @@ from . import syntax as syn
 from .diagnostics import Diagnostic
 from .errors import diagnostic
 from .ir import Span
+from .rewrites.habits import hint
 from .tables import grammar
 
 _TERMINALS = {
@@ -45,15 +46,6 @@ _TERMINALS = {
     "__ANON_0": "`..`",
 }
 _OPERATORS = frozenset({"PLUS", "MINUS", "STAR", "SLASH", "AT", "CIRCUMFLEX"})
-_HELP = {
-    "^T": "there is no transpose: write `outer(k, v)` for k vᵀ, `k @ S` for Sᵀk",
-    "**": "a power is written `x ^ y`",
-    "==": "a name is defined with one `=`",
-    "⊙": "write `*` for the elementwise product",
-    "·": "write `@` for a contraction, `*` for an elementwise product",
-    "−": "write `-`, the ASCII minus",
-    "'": "titles stand in double quotes",
-}
 
 
 def parse_lines(text: str) -> tuple[syn.File | None, list[Diagnostic]]:
@@ -118,14 +110,8 @@ def _in_words(error: UnexpectedInput, code: str, above: int) -> Diagnostic:
         assert isinstance(error, UnexpectedToken)
         column, width, allowed = len(code) + 1, 1, set(error.accepts or error.expected)
         found = "the end of the line"
-    rest = code[column - 1 :]
-    hint = next((words for start, words in _HELP.items() if rest.startswith(start)), None)
-    if hint is None and "^T" in code:
-        hint = _HELP["^T"]
-    if hint is None and rest[:1] and not rest[0].isascii():
-        hint = "names are ASCII letters, digits and `_`"
     span = Span(above + 1, column, column + max(width, 1))
-    return diagnostic("E001", span, expected=_expected(allowed), found=found, help=hint)
+    return diagnostic("E001", span, expected=_expected(allowed), found=found, help=hint(code, column))
 
 
 def _expected(allowed: set[str]) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from .diagnostics import Diagnostic, RuleError
+from .edits import described
 from .ir import Span
+from .parser import code_of
 
 MAX_SHOWN = 20
 _WINDOW = 160
@@ -24,7 +26,10 @@ def render_all(found: list[Diagnostic], text: str, filename: str) -> str:
 
 
 def records(found: list[Diagnostic], filename: str) -> list[dict[str, object]]:
-    """Findings as plain data; lines and columns count from 1, `end` is the column after the last character."""
+    """Findings as plain data; lines and columns count from 1, `end` is the column after the last character.
+
+    `edits` are made together: with them the finding is gone. `suggestion` is the text of the first.
+    """
     return [
         {
             "code": d.code,
@@ -36,14 +41,28 @@ def records(found: list[Diagnostic], filename: str) -> list[dict[str, object]]:
             "message": d.message,
             "help": d.help,
             "suggestion": d.suggestion,
-            "place": None if d.place is None else [d.place.line, d.place.column, d.place.end],
+            "edits": [
+                {"line": e.span.line, "column": e.span.column, "end": e.span.end, "text": e.text} for e in d.rewrite
+            ],
         }
         for d in found
     ]
 
 
+def steps(d: Diagnostic, lines: list[str]) -> list[str]:
+    """The rewrite of a finding in words: what to write, and where if it is neither the culprit nor its line."""
+    out: list[str] = []
+    for edit in d.rewrite:
+        piece = _piece(lines, edit.span)
+        whole = piece.strip() != "" and piece.strip() == code_of(lines[edit.span.line - 1]).strip()
+        here = edit.text.strip() != "" and (edit.span == d.span or whole)
+        said = edit.text if here else described(edit, piece)
+        out.append(f"{'and' if out else 'try'}: {said}")
+    return out
+
+
 def _severity(d: Diagnostic) -> str:
-    return "warning" if d.code.startswith("W") else "error"
+    return "warning" if d.is_warning else "error"
 
 
 def _one(d: Diagnostic, lines: list[str], filename: str) -> str:
@@ -52,9 +71,7 @@ def _one(d: Diagnostic, lines: list[str], filename: str) -> str:
         out += _quoted(lines[d.span.line - 1], d.span.column, d.span.end)
     if d.help is not None:
         out.append(f"  = help: {d.help}")
-    if d.suggestion is not None:
-        where = "" if d.place is None else f" in place of `{_piece(lines, d.place)}`"
-        out.append(f"  = try: {d.suggestion}{where}")
+    out += [f"  = {step}" for step in steps(d, lines)]
     return "\n".join(out)
 
 

@@ -5,6 +5,7 @@ Nodes are frozen; spans are not part of equality. `check.py` turns a tree into t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -160,3 +161,42 @@ class File:
     statements: tuple[Statement, ...]
     broken: frozenset[str] = frozenset()
     span: Span = field(default=NOWHERE, compare=False)
+
+
+def children(e: Expr) -> tuple[Expr, ...]:
+    """The direct subexpressions, in the order written."""
+    match e:
+        case Apply(_, args):
+            return args
+        case Group(x) | Negate(x):
+            return (x,)
+        case Power(base, exponent):
+            return (base, exponent)
+        case Chain(operands) | Sum(operands):
+            return operands
+    return ()
+
+
+def walk(e: Expr) -> Iterator[Expr]:
+    """e and everything below it, parents first."""
+    stack = [e]
+    while stack:
+        x = stack.pop()
+        yield x
+        stack.extend(reversed(children(x)))
+
+
+def values(s: Statement) -> tuple[Expr, ...]:
+    """The expressions of a statement: start values and bounds of a declaration, the right side of another line."""
+    if isinstance(s, Declare):
+        bounds = (s.range.lo, s.range.hi) if s.range is not None else ()
+        return bounds if s.start is None else (*bounds, s.start)
+    return (s.value,)
+
+
+def places(s: Statement) -> tuple[Place, ...]:
+    """The whole numbers that a statement asks for: lengths, indices, bounds of a loop."""
+    own: tuple[Place, ...] = (s.size,) if isinstance(s, Declare) and s.size is not None else ()
+    if isinstance(s, Update) and s.loop is not None:
+        own = (s.loop.lo, s.loop.hi)
+    return own + tuple(x.place for e in values(s) for x in walk(e) if isinstance(x, Item))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
-from .ir import Bin, Expr, Rule
+from .diagnostics import RuleError
+from .edits import Edit
+from .ir import Bin, Expr, Rule, Span
 from .library import parse
 
 _REPLACEMENT = re.compile(r"\s*([A-Za-z_][A-Za-z_0-9]*)\s*(?:\[\s*([0-9]+)\s*\])?\s*=(.*)")
@@ -17,10 +20,29 @@ def expression(text: str, rule: Rule) -> Expr:
     while name in rule.text:
         name += "_"
     # divided by what is no constant, or a number would be folded away with its let
-    longer = parse(f"{rule.text.rstrip()}\nlet {name} = ({text.strip()}) / dim(key)\n", f"--with {text.strip()}")
+    before = f"let {name} = ("
+    try:
+        longer = parse(f"{rule.text.rstrip()}\n{before}{text.strip()}) / dim(key)\n")
+    except RuleError as error:
+        raise _of_expression(error, text.strip(), len(before)) from None
     quotient = longer.lets[name]
     assert isinstance(quotient, Bin)
     return quotient.a
+
+
+def _of_expression(error: RuleError, text: str, shift: int) -> RuleError:
+    """The findings of the line that an expression was put on, as findings of the expression alone."""
+
+    def moved(span: Span) -> Span:
+        column = min(max(span.column - shift, 1), len(text) + 1)
+        return Span(1, column, min(max(span.end - shift, column + 1), len(text) + 2))
+
+    found = []
+    for d in error.diagnostics:
+        inside = all(e.span.line == d.span.line and e.span.column > shift for e in d.rewrite)
+        rewrite = tuple(Edit(moved(e.span), e.text) for e in d.rewrite) if inside else ()
+        found.append(replace(d, span=moved(d.span), rewrite=rewrite))
+    return RuleError(found, text, "--with")
 
 
 def replacements(given: Iterable[str], rule: Rule) -> dict[tuple[str, int | None], Expr]:

@@ -259,6 +259,15 @@ def test_no_token(shape: Shape) -> None:
     assert torch.equal(last, state)
 
 
+def test_a_second_derivative_is_refused() -> None:
+    x, state = make(DELTA, 5)
+    state.requires_grad_()
+    o, _ = compiled(DELTA)(x, state, 4)
+    (gradient,) = torch.autograd.grad(o.square().sum(), state, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
 def test_repeated_keys() -> None:
     """Erasing the same direction again and again: a power series would diverge, substitution does not."""
     x, state = make(DELTA, 64, decays="mild")
@@ -267,16 +276,24 @@ def test_repeated_keys() -> None:
     assert error(DELTA, x, state, 64) < TOLERANCE
 
 
+SCALAR = NAMED["delta-scalar"]
 PLANTED = {
-    "same-token coupling of rows dropped": (TWO, r"    A = A \+ on_diagonal\(.*\)\n", ""),
-    "same-token coupling of the read dropped": (DELTA, r"    M = M \+ on_diagonal\(.*\)\n", ""),
-    "decayed read at the undecayed level": (DELTA, r"e0 \* decay", "e0"),
-    "undecayed read at the decayed level": (TWO, r"\(e0, e2", "(e0 * decay, e2"),
-    "directions not scaled by later decays": (DELTA, r"p \* to_end", "p"),
-    "scalar decay at the wrong level": (NAMED["delta-scalar"], r"since_e = decays\[:, 1:", "since_e = decays[:, :-1"),
-    "scalar decay left out of the directions": (NAMED["delta-scalar"], r"P = p0 \* until", "P = p0"),
-    "a read always last": (TWO, r"m0_1,\n        torch\.zeros_like\(p1\[\.\.\., :1\]\)", "m0_1,\n        dot(q1, p1)"),
-    "pure writes hidden from the erases": (TWO, r"Y - C @ X", "Y"),
+    "same-token coupling of rows dropped": (TWO, r"        own\(pairs, 1, 0\)\.copy_\(.*\)\n", ""),
+    "same-token coupling of the read dropped": (DELTA, r"        own\(pairs, .*\n", ""),
+    "decayed read at the undecayed level": (DELTA, r"\(True, True\)", "(False, True)"),
+    "undecayed read at the decayed level": (TWO, r"\(False, True, True, False\)", "(True, True, True, False)"),
+    "directions not scaled by later decays": (DELTA, r" lower \*= second", " pass"),
+    "scalar decay at the wrong level": (SCALAR, r"decay, \(True, True\)", "decay, (False, True)"),
+    "scalar decay left out of the directions": (SCALAR, r"P \* until\n", "P\n"),
+    "a read always last": (TWO, r"own\(pairs, 3, 1\)", "own(pairs, 3, 0)"),
+    "pure writes hidden from the erases": (TWO, r"Y - C @ matrix\(W\)", "Y"),
+    "no gradient through the couplings of rows": (DELTA, r"torch\.cat\(\(-dY, dO\), 2\)", "torch.cat((0 * dY, dO), 2)"),
+    "no gradient through the couplings within a token": (DELTA, r"ddirections\[:, :, 0\]\.addcmul_.*", "pass"),
+    "no gradient through the decays between blocks": (DELTA, r"\(upper \* dupper\)", "(0 * upper * dupper)"),
+    "no gradient through the decay of the whole chunk": (DELTA, r"dlogD = D \*", "dlogD = 0 *"),
+    "no gradient through a token's own decay": (DELTA, r"out\[:, :, 0\]\.addcmul_\(.*", "pass"),
+    "scalar decay's gradient a token late": (SCALAR, r"tril\(-1\)\.sum\(1\)\[:, :-1\]", "tril(-1).sum(1)[:, 1:]"),
+    "state's gradient not passed on": (WRITE, r"torch\.addcmul\(ds, d, dS\)", "ds"),
 }
 
 
@@ -297,10 +314,7 @@ def test_planted_bug_shows(bug: str) -> None:
 
 @pytest.mark.slow
 def test_speed() -> None:
-    """Against a good loop over tokens (fp32, two threads): 5.7 forward and 10 with backward measured; a guard below.
-
-    The aim is 6 and 20.
-    """
+    """Against a good loop over tokens (fp32, two threads); guards, for a busy machine, below the aim of 6 and 20."""
     shape, form = DELTA, compiled(DELTA)
     B, T, H, size = 1, 4096, 4, 64
     normal = torch.Generator().manual_seed(0)
@@ -330,14 +344,14 @@ def test_speed() -> None:
     finally:
         torch.set_num_threads(threads)
     forward, both = result.speedup("chunked")
-    assert forward >= 4, str(result)
-    assert both >= 7, str(result)
+    assert forward >= 5, str(result)
+    assert both >= 10, str(result)
 
 
 def test_source_has_only_what_the_shape_needs() -> None:
     assert "solve" not in chunked_source(WRITE)
     assert "exp" not in chunked_source(NAMED["two-none"]).replace("expand", "")
-    assert "decayed_pairs" not in chunked_source(NAMED["two-scalar"])
+    assert "merges" not in chunked_source(NAMED["two-scalar"])
     assert max(len(line) for shape in NAMED.values() for line in chunked_source(shape).splitlines()) <= 120
 
 

@@ -28,7 +28,7 @@ class Run:
         with pytest.raises(SystemExit) as exit_:
             cli.main()
         out, err = self.capsys.readouterr()
-        self.err = err
+        self.err, self.code = err, exit_.value.code
         assert (exit_.value.code not in (0, None)) == fails, out + err
         return err if fails and not out else out
 
@@ -82,6 +82,8 @@ def test_findings_as_json(run: Run, tmp_path: Path) -> None:
     place = (error["line"], error["column"], error["end"])
     assert broken.read_text().splitlines()[place[0] - 1][place[1] - 1 : place[2] - 1] == "kk"
     assert error["suggestion"] == "k"
+    assert error["message"] == "the name `kk` is not defined above this line"
+    assert error["edits"] == [{"line": 3, "column": place[1], "end": place[2], "text": "k"}]
     assert sound["sound"] is True
     assert [d["code"] for d in sound["diagnostics"]] == ["W102"]
 
@@ -92,6 +94,15 @@ def test_a_warning_is_shown_and_does_not_fail(run: Run, tmp_path: Path) -> None:
     out = run("check", str(mine))
     assert "warning[W102]" not in out
     assert "warning[W102]" in run.err
+
+
+def test_an_unused_name_is_a_warning_that_changes_nothing_else(run: Run, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.rule"
+    mine.write_text(MINE.replace("update", "param spare: scalar\nlet twice = 2 * q\nupdate"))
+    assert "normal form" in run("check", str(mine))
+    assert run.err.count("warning[W101]") == 2
+    assert "the param `spare` is not used" in run.err
+    assert "the let `twice` is not used" in run.err
 
 
 def test_the_other_rules_are_checked_after_a_broken_one(run: Run, tmp_path: Path) -> None:
@@ -106,7 +117,14 @@ def test_the_other_rules_are_checked_after_a_broken_one(run: Run, tmp_path: Path
         (("check",), "name rules or say --all"),
         (("check", "gdn2", "--all"), "name rules or say --all"),
         (("check", "gdn3"), "no rule 'gdn3'; did you mean 'gdn2'?"),
-        (("check", "nowhere.rule"), "nowhere.rule"),
+        (("check", "nowhere.rule"), "nowhere.rule: no such file or directory"),
+        (("check", "QED"), "no rule 'QED'; did you mean 'qed'?"),
+        (("check", "Gated-Delta"), "no rule 'Gated-Delta'; did you mean 'gated_delta'?"),
+        (("check", str(RECURRENCES)), f"{RECURRENCES}: is a directory"),
+        (("check", sys.executable), "not a text file in UTF-8"),
+        (("fmt", str(RECURRENCES)), f"{RECURRENCES}: is a directory"),
+        (("fmt", sys.executable), "not a text file in UTF-8"),
+        (("emit", "gla", "-o", "nowhere/x.py"), "nowhere/x.py: no such file or directory"),
         (("explain", "E999"), "no error code E999"),
         (("prove", "gdn2", "kda", "--with", "zz=1"), "no input, param or state `zz`"),
         (("show", "titans_linear", "--as", "normal"), "no normal form"),
@@ -115,7 +133,46 @@ def test_the_other_rules_are_checked_after_a_broken_one(run: Run, tmp_path: Path
 def test_wrong_calls_are_messages(run: Run, arguments: tuple[str, ...], message: str) -> None:
     err = run(*arguments, fails=True)
     assert err.startswith("error: ")
+    assert err.count("\n") == 1
     assert message in err
+    assert run.code == 2
+
+
+def test_a_file_that_may_not_be_read_is_one_line(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path, *args: object, **kwargs: object) -> str:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    assert run("check", str(tmp_path / "mine.rule"), fails=True) == f"error: {tmp_path}/mine.rule: permission denied\n"
+
+
+def test_a_rule_without_a_chunked_form_shows_its_step_form_and_says_why(run: Run) -> None:
+    out = run("show", "titans_linear", "--as", "torch")
+    assert out == run("show", "titans_linear", "--as", "step")
+    assert run("show", "titans_linear", "--as", "torch") == out
+    assert "note: titans_linear has no chunked form: E501: it carries several matrix states (S, M)" in run.err
+    run("show", "gdn2", "--as", "torch")
+    assert run.err == ""
+
+
+def test_rules_of_one_name_are_told_apart_in_a_proof(run: Run, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.rule"
+    mine.write_text(MINE.replace("rule mine", "rule delta"))
+    out = run("prove", str(mine), "delta", fails=True)
+    assert f"refuted: {mine} is not delta: " in out
+    assert f"of {mine} " in out
+
+
+def test_a_wrong_replacement_is_shown_as_it_was_given(run: Run) -> None:
+    err = run("prove", "qed", "gdn2", "--with", "lam=2 * bb", fails=True)
+    assert err.splitlines()[:4] == [
+        "error[E101]: the name `bb` is not defined above this line",
+        " --> --with:1:5",
+        "  | 2 * bb",
+        "  |     ^^",
+    ]
+    assert "let" not in err
+    assert "expected `)`" in run("prove", "qed", "gdn2", "--with", "lam=(1", fails=True)
 
 
 def test_show(run: Run) -> None:

@@ -10,6 +10,7 @@ from IPython.utils.capture import CapturedIO, capture_output
 import stateir
 from stateir.diagnostics import Diagnostic, RuleError
 from stateir.editor.html import findings_html, rule_html
+from stateir.edits import replaced
 from stateir.ir import Rule, Span
 from stateir.library import names
 
@@ -119,7 +120,7 @@ def test_hostile_text_is_escaped() -> None:
         stateir.parse(text)
     found = [
         *refused.value.diagnostics,
-        Diagnostic("E001", Span(1, 1, 5), "one ` <i>", help="`<i>`", suggestion="<i>"),
+        Diagnostic("E001", Span(1, 1, 5), "one ` <i>", help="`<i>`", rewrite=replaced(Span(1, 1, 5), "<i>")),
     ]
     page = Tags(findings_html(found, text))
     assert page.tags <= {"div", "b", "pre", "mark", "code"}

@@ -35,15 +35,16 @@ def culprit(text: str, found: dict[str, Any]) -> str:
 
 
 def applied(text: str, edits: list[dict[str, Any]]) -> str:
-    """`text` after one edit, as an editor makes it; a place beyond the end is the end."""
-    (edit,) = edits
+    """`text` after edits, as an editor makes them, the last first; a place beyond the end is the end."""
     lines = text.split("\n")
 
     def offset(place: dict[str, int]) -> int:
         return min(len(text), sum(len(x) + 1 for x in lines[: place["line"]]) + place["character"])
 
-    start, end = offset(edit["range"]["start"]), offset(edit["range"]["end"])
-    return text[:start] + edit["newText"] + text[end:]
+    places = [(offset(e["range"]["start"]), offset(e["range"]["end"]), e["newText"]) for e in edits]
+    for start, end, new in sorted(places, reverse=True):
+        text = text[:start] + new + text[end:]
+    return text
 
 
 def test_it_says_what_it_can(client: Client) -> None:
@@ -65,6 +66,13 @@ def test_a_warning_is_one(client: Client) -> None:
     (found,) = client.change(text)
     assert (found["code"], found["severity"]) == ("W102", 2)
     assert culprit(text, found) == "unit(k)"
+
+
+def test_an_unused_name_is_a_warning(client: Client) -> None:
+    text = GOOD.replace("update", "let    spare = 2 * k\nupdate", 1)
+    (found,) = client.change(text)
+    assert (found["code"], found["severity"]) == ("W101", 2)
+    assert culprit(text, found) == "spare"
 
 
 def test_several_errors_and_half_a_line(client: Client) -> None:
@@ -131,6 +139,15 @@ def test_the_suggested_rewrite_is_a_quick_fix(client: Client) -> None:
     where = {"textDocument": {"uri": URI}, "range": found["range"], "context": {"diagnostics": [found]}}
     (action,) = client.request("textDocument/codeAction", where)
     assert action["kind"] == "quickfix"
+    assert client.change(applied(text, action["edit"]["changes"][URI])) == []
+
+
+def test_a_rewrite_of_several_pieces_is_one_quick_fix(client: Client) -> None:
+    text = GOOD.replace("update", "let    r = k @ S\nupdate", 1).replace("- k @ S", "- r")
+    (found,) = client.change(text)
+    where = {"textDocument": {"uri": URI}, "range": found["range"], "context": {"diagnostics": [found]}}
+    (action,) = client.request("textDocument/codeAction", where)
+    assert action["title"].startswith("(k @ S) in place of `r`; # let")
     assert client.change(applied(text, action["edit"]["changes"][URI])) == []
 
 

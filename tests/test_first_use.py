@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import stateir
-from stateir.codegen import backends, first_use, triton_module
+from stateir.codegen import backends, first_use, triton_config
 from stateir.codegen.first_use import CONFIGURATIONS, Configuration, KernelError, choose, configured, failing, wanted
 from stateir.codegen.generated import load_source
 from stateir.codegen.step import step_source
@@ -28,7 +28,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     if os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("needs Triton's interpreter")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(triton_module, "chunk_size", lambda tiles: 16)
+    monkeypatch.setattr(triton_config, "chunk_size", lambda tiles: 16)
     monkeypatch.setattr(first_use, "TOKENS", 18)
     monkeypatch.setattr(first_use, "HEADS", 1)
     yield
@@ -76,21 +76,21 @@ def test_right_kernels_are_taken_and_remembered(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_wrong_configuration_is_passed_over_and_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = break_kernels(monkeypatch, Configuration(), change=FORWARD)
-    assert chosen() == Configuration(stages=1)
+    assert chosen() == CONFIGURATIONS[1]
     assert tried == list(CONFIGURATIONS[:2]) and len(files()) == 2
-    assert chosen() == Configuration(stages=1) and len(tried) == 2
+    assert chosen() == CONFIGURATIONS[1] and len(tried) == 2
 
 
 def test_a_wrong_gradient_alone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = break_kernels(monkeypatch, Configuration(), change=("grad_q.to(dtype)", "(1.5 * grad_q).to(dtype)"))
-    assert chosen() == Configuration(stages=1) and len(tried) == 2
+    assert chosen() == CONFIGURATIONS[1] and len(tried) == 2
     errors = [json.loads(f.read_text())["errors"] for f in files()]
     wrong = [failing(e, torch.float32) for e in errors]
     assert sorted(map(list, wrong)) == [[], ["gradient of q"]]
 
 
 def test_with_none_left_the_message_says_where_and_what(monkeypatch: pytest.MonkeyPatch) -> None:
-    only = (Configuration(), Configuration(stages=1))
+    only = CONFIGURATIONS[:2]
     break_kernels(monkeypatch, *only, change=FORWARD)
     with pytest.raises(KernelError, match=r"gla: no conf.* K = 5, V = 3, float32.*stages = 1: .* off by") as caught:
         chosen(only)
@@ -99,7 +99,7 @@ def test_with_none_left_the_message_says_where_and_what(monkeypatch: pytest.Monk
 
 def test_a_configuration_that_does_not_compile_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     break_kernels(monkeypatch, Configuration(), change=("tl.exp(", "tl.no_such_function("))
-    assert chosen() == Configuration(stages=1)
+    assert chosen() == CONFIGURATIONS[1]
     assert len(files()) == 1  # it may compile another time
 
 
@@ -128,8 +128,10 @@ def test_tiles_of_a_configuration() -> None:
     plain = configured(source, "gla.triton", Configuration())
     other = configured(source, "gla.triton", Configuration(chunk=32, columns=16, stages=1))
     assert other.CHUNK == 32 and plain.CHUNK == 16
-    assert other._blocks(64, 64, torch.bfloat16)[3:] == (16, 1) and plain._blocks(64, 64, torch.bfloat16)[4] == 3
-    assert configured(source, "gla.triton", Configuration(chunk=32, columns=16, stages=1))._blocks is not None
+    sizes = 64, 64, torch.bfloat16, torch.device("cpu")
+    assert other._launches(*sizes)["scan"] == {"BV": 16, "num_warps": 4, "num_stages": 1}
+    assert plain._launches(*sizes)["scan"]["BV"] > 16 and plain._launches(*sizes)["scan"]["num_stages"] > 1
+    assert configured(source, "gla.triton", Configuration(chunk=32, columns=16, stages=1)).CHUNK == 32
 
 
 def test_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +148,7 @@ def test_the_operator_uses_what_was_chosen(monkeypatch: pytest.MonkeyPatch) -> N
 
     def choice(*arguments: object) -> Configuration:
         calls.append(arguments)
-        return Configuration(stages=1)
+        return CONFIGURATIONS[1]
 
     monkeypatch.setattr("stateir.codegen.operator.choose", choice)
     op = stateir.compile(RULE, "triton")
@@ -154,7 +156,7 @@ def test_the_operator_uses_what_was_chosen(monkeypatch: pytest.MonkeyPatch) -> N
     op(**x)
     op(**x)
     op.step(**{n: t[:, 0] for n, t in x.items()})
-    assert len(calls) == 1 and list(op._modules) == [("triton", Configuration(stages=1))]
+    assert len(calls) == 1 and list(op._modules) == [("triton", CONFIGURATIONS[1])]
     op(**{n: t.bfloat16() if n == "v" else t for n, t in x.items()} | {"v": torch.zeros(1, 0, 1, V).half()} | {
         n: t[:, :0] for n, t in x.items() if n != "v"})  # fmt: skip
     assert len(calls) == 2

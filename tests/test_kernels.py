@@ -23,7 +23,7 @@ from kernel_cases import (
 )
 
 import stateir
-from stateir.codegen import triton_module
+from stateir.codegen import triton_config
 from stateir.codegen.random_rules import RandomDraw, random_rule
 from stateir.codegen.shape import Shape
 
@@ -32,13 +32,13 @@ pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reaso
 MATRIX = matrix_of_shapes()
 FAST = 8  # every eighth shape of the matrix is in the fast suite
 SHAPES = [pytest.param(x, marks=[] if n % FAST == 0 else pytest.mark.slow, id=name_of(x)) for n, x in enumerate(MATRIX)]
-RULES = [pytest.param(n, marks=[] if n < 25 else pytest.mark.slow) for n in range(100)]
+RULES = [pytest.param(n, marks=[] if n < 16 else pytest.mark.slow) for n in range(100)]
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Chunks of 16 tokens, so that short sequences have several."""
-    monkeypatch.setattr(triton_module, "chunk_size", lambda tiles: 16)
+    monkeypatch.setattr(triton_config, "chunk_size", lambda tiles: 16)
     yield
 
 

@@ -6,7 +6,7 @@ import stateir
 from stateir.affine import normal_form
 from stateir.core import core
 from stateir.ir import Axis
-from stateir.recurrences import library
+from stateir.library import names
 
 HEAD = (
     "rule x\ninput q: key, k: key, v: value, a: key\n"
@@ -78,7 +78,7 @@ def test_rows_of_the_library(name, rows, erasing):
 
 
 def test_every_library_rule_has_a_core():
-    for name in library():
+    for name in names():
         nf = normal_form(stateir.load(name))
         if nf is not None:
             assert core(nf).rows

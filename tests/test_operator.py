@@ -49,12 +49,18 @@ def test_h19_short_sequences_do_not_warn_and_other_layouts_are_refused() -> None
         o, _ = op(**x)
     reference, _ = stateir.compile(op.rule, "step")(**x)
     torch.testing.assert_close(o, reference, rtol=1e-12, atol=1e-12)
-    refused(op, x | {"k": x["k"].transpose(1, 2)}, "'k'", "T = 13 as in 'q'", "got [2, 32, 13, 6]")
+    refused(
+        op, x | {"k": x["k"].transpose(1, 2)}, "'k'", "T = 13 as in 'q'", "looks like [B, H, T, D]: transpose(1, 2)"
+    )
     kda = stateir.load("gated_delta")
     y = sample_arguments(kda, B=B, T=13, H=32, K=K, V=V)
-    refused(stateir.compile(kda), y | {"g": y["g"].transpose(1, 2)}, "'g'", "[B, T, H]", "got [2, 32, 13]")
+    refused(
+        stateir.compile(kda), y | {"g": y["g"].transpose(1, 2)}, "'g'", "[B, T, H]", "like [B, H, T]: transpose(1, 2)"
+    )
     refused(stateir.compile(kda), {n: t for n, t in y.items() if n != "beta"}, "missing argument 'beta'")
     refused(op, x | {"v": x["v"][:, :12]}, "'v'", "T = 13", "got [2, 12, 32, 5]")
+    with pytest.raises(ValueError, match=r"got \[2, 12, 32, 5\]$"):
+        op(**(x | {"v": x["v"][:, :12]}))
 
 
 def test_missing_argument() -> None:

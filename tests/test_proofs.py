@@ -8,11 +8,11 @@ import stateir
 from stateir.affine import normal_form
 from stateir.build import exp, mul
 from stateir.core import core
+from stateir.library import names
 from stateir.proofs import prove_rule
-from stateir.recurrences import library
 
 
-@pytest.mark.parametrize("name", library())
+@pytest.mark.parametrize("name", names())
 def test_the_library_is_proved_in_time(name):
     nf = normal_form(stateir.load(name))
     if nf is None:

@@ -124,3 +124,31 @@ def test_a_running_angle_keeps_its_digits():
     _, single = stateir.compile(rule, "chunked")(**{n: x.float() for n, x in arguments.items()}, return_state=True)
     exact, single = (comparable(rule, s)["a"].double() for s in (exact, single))
     assert (exact - single).abs().max() < 2e-3
+
+
+@pytest.mark.parametrize("T", [1, 12, 21])
+@pytest.mark.parametrize(("axis", "line"), [
+    ("scalar", "max(x + f, i)"), ("scalar", "max(x - i, f)"), ("key", "max(x + f, b)"), ("key", "max(x, b) + i"),
+    ("key", "max(b, x + a)"),
+])  # fmt: skip
+def test_equal_candidates_of_a_maximum_share_the_gradient_as_a_step_does(axis, line, T):
+    """Whole numbers, so that most tokens have two that are equal, and the state before them too."""
+    text = "rule x\ninput q: key, k: key, v: value, f: scalar, i: scalar, b: key, a: key\n"
+    text += f"state x: {axis}\nupdate x = {line}\nupdate S += outer({'x * k' if axis == 'scalar' else 'x'}, v)\n"
+    rule = stateir.parse(text + "read o = q @ S\n")
+    arguments = sample_arguments(rule, B=B, T=T, H=H, K=K, V=V, seed=6)
+    generator = torch.Generator().manual_seed(7)
+    for name in ("f", "i", "b", "a"):
+        arguments[name] = torch.randint(-1, 2, arguments[name].shape, generator=generator).double()
+    grads = []
+    for backend in ("step", "chunked"):
+        leaves = {n: x.clone().requires_grad_() for n, x in arguments.items()}
+        start = stateir.compile(rule)(**pieces(arguments, 0, 0), return_state=True)[1]
+        start = {n: torch.zeros_like(x).requires_grad_() for n, x in start.items()}
+        o, end = run(rule, backend, leaves, start)
+        loss = (o * torch.arange(o.numel()).view(o.shape)).sum() + end["x"].sum()
+        grads.append(
+            torch.autograd.grad(loss, [*leaves.values(), *start.values()], materialize_grads=True, allow_unused=True)
+        )
+    for name, a, b in zip([*arguments, *start], *grads, strict=True):
+        assert torch.allclose(a, b, rtol=1e-12, atol=1e-12), name

@@ -11,6 +11,7 @@ import torch
 
 import stateir
 from stateir.codegen import generated
+from stateir.codegen.samples import sample_arguments
 from stateir.codegen.verify import Check, against_step, over_time, verify
 
 
@@ -31,6 +32,21 @@ def test_every_result_is_measured_by_itself() -> None:
 def test_nan_does_not_pass() -> None:
     assert not Check("x", math.nan, 1.0).passed
     assert not Check("x", 2.0, 1.0).passed and Check("x", 1.0, 1.0).passed
+
+
+def test_arguments_reach_the_ends_of_their_ranges() -> None:
+    """Gates of exactly 0 and 1, log decays of 0, -1e4 and -inf, and zero keys among unit ones and plain ones."""
+    rule = stateir.parse(
+        "rule x\ninput q: key, k: key unit, v: value, b: key in [0, 1], g: key in (-inf, 0]\n"
+        "update S = exp(g) * S + outer(b * k, v)\nread o = q @ S\n"
+    )
+    t = sample_arguments(rule, T=40, ends=1.0, resets=True)
+    assert {0.0, 1.0} <= set(t["b"].unique().tolist())
+    assert {0.0, -1e4, -math.inf} <= set(t["g"].unique().tolist())
+    for name in ("q", "k"):
+        zero = (t[name] == 0).all(-1)
+        assert 0.1 < zero.double().mean() < 0.4 and not (t[name] == 0)[~zero].any()
+    assert not (sample_arguments(rule, T=40, ends=0.0)["k"] == 0).any()
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:

@@ -14,6 +14,7 @@ from stateir.core import core
 from stateir.diagnostics import Diagnostic
 from stateir.ir import Rule
 from stateir.plan import describe, plan
+from stateir.render import steps
 from stateir.unicode import normal_form as written
 
 _PRE = "margin:0.3em 0;line-height:1.4;white-space:pre;overflow-x:auto;background:none"
@@ -43,7 +44,7 @@ def findings_html(found: Sequence[Diagnostic], text: str) -> str:
 
 
 def _finding(d: Diagnostic, lines: list[str]) -> str:
-    severity = "warning" if d.code.startswith("W") else "error"
+    severity = "warning" if d.is_warning else "error"
     colour = _COLOURS[severity]
     parts = [f'<div><b style="color:{colour}">{severity} {escape(d.code)}</b> {_prose(d.message)}</div>']
     if 1 <= d.span.line <= len(lines):
@@ -54,8 +55,9 @@ def _finding(d: Diagnostic, lines: list[str]) -> str:
         parts.append(f'<pre style="{_PRE}">{d.span.line:>3} | {escape(line[:start])}{mark}{escape(line[end:])}</pre>')
     if d.help is not None:
         parts.append(f"<div>help: {_prose(d.help)}</div>")
-    if d.suggestion is not None:
-        parts.append(f"<div>try: <code>{escape(d.suggestion)}</code></div>")
+    for step in steps(d, lines):
+        word, _, said = step.partition(": ")
+        parts.append(f"<div>{word}: <code>{escape(said)}</code></div>")
     return f'<div style="margin:0.6em 0">{"".join(parts)}</div>'
 
 

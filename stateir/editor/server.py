@@ -15,6 +15,7 @@ from pygls.workspace import PositionCodec
 from stateir.diagnostics import Diagnostic, RuleError
 from stateir.fmt import format_text
 from stateir.ir import Span
+from stateir.render import steps
 
 from .complete import What, complete
 from .document import Document, document
@@ -56,12 +57,11 @@ class View:
 
     def diagnostic(self, d: Diagnostic) -> lsp.Diagnostic:
         more = [f"help: {d.help}"] if d.help else []
-        more += [f"try: {d.suggestion}"] if d.suggestion else []
-        warning = d.code.startswith("W")
+        more += steps(d, self.lines)
         return lsp.Diagnostic(
             range=self.range(d.span),
             message="\n".join([d.message, *more]),
-            severity=lsp.DiagnosticSeverity.Warning if warning else lsp.DiagnosticSeverity.Error,
+            severity=lsp.DiagnosticSeverity.Warning if d.is_warning else lsp.DiagnosticSeverity.Error,
             code=d.code,
             source="stateir",
         )
@@ -140,13 +140,11 @@ def on_code_action(ls: LanguageServer, params: lsp.CodeActionParams) -> list[lsp
     for d in view.document.found:
         place = view.range(d.span)
         touches = params.range.start <= place.end and place.start <= params.range.end
-        if d.suggestion is not None and touches:
-            edit = lsp.WorkspaceEdit({view.uri: [lsp.TextEdit(view.range(d.place or d.span), d.suggestion)]})
-            actions.append(
-                lsp.CodeAction(
-                    f"Replace with `{d.suggestion}`", lsp.CodeActionKind.QuickFix, [view.diagnostic(d)], edit=edit
-                )
-            )
+        if d.rewrite and touches:
+            edits = [lsp.TextEdit(view.range(edit.span), edit.text) for edit in d.rewrite]
+            title = "; ".join(step.partition(": ")[2] for step in steps(d, view.lines))
+            edit = lsp.WorkspaceEdit({view.uri: edits})
+            actions.append(lsp.CodeAction(title, lsp.CodeActionKind.QuickFix, [view.diagnostic(d)], edit=edit))
     return actions
 
 

@@ -7,6 +7,7 @@ The kernels see rows, each of which reads the state before its token, and chunks
 1 pure write(s) a token: S += outer(w, yw).
 """
 
+import functools
 import math
 
 import torch
@@ -15,8 +16,51 @@ import triton.language as tl
 from torch import Tensor
 
 
-CHUNK = 64  # tokens of a chunk
-COLUMNS = 64  # of a tile, half in float32
+CHUNK = 64  # tokens
+# Columns of a block, warps and pipeline stages of each kernel, as measured on an H200.
+LAUNCHES = {
+    torch.bfloat16: {
+        "intra": (64, 4, 3),
+        "scan": (64, 4, 3),
+        "reverse_scan": (64, 4, 3),
+        "couplings_grad": (64, 4, 3),
+        "local_grad": (64, 4, 2),
+    },
+    torch.float32: {
+        "intra": (32, 4, 1),
+        "scan": (32, 4, 1),
+        "reverse_scan": (32, 4, 1),
+        "couplings_grad": (32, 4, 1),
+        "local_grad": (32, 4, 1),
+    },
+}
+OVER_VALUES = ("scan", "reverse_scan", "couplings_grad",)  # kernels whose blocks are of V
+
+
+def _shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory of a program; without a GPU, those of a small one."""
+    if device.type != "cuda":
+        return 99 * 1024
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return triton.runtime.driver.active.utils.get_device_properties(index)["max_shared_mem"]
+
+
+@functools.cache
+def _launches(K: int, V: int, dtype: torch.dtype, device: torch.device) -> dict[str, dict[str, int]]:
+    """The launch of each kernel: the table's, its blocks no wider than K or V, its stages as shared memory allows."""
+    KP, VP = max(16, triton.next_power_of_2(K)), max(16, triton.next_power_of_2(V))
+    found = {}
+    for name, (block, warps, stages) in LAUNCHES[dtype].items():
+        columns = {"BV": min(VP, block)} if name in OVER_VALUES else {"BK": min(KP, block)}
+        if "scan" in name:
+            rows = 2 * CHUNK * KP * dtype.itemsize  # of a chunk; values and matrices take half as much again
+            stages = max(1, min(stages, int(0.6 * _shared_memory(device)) // rows))
+            # The state stays in registers. Without stages, Triton 3.6.0 miscompiles its products of 64 rows on Hopper.
+            columns["BV"] = min(columns["BV"], max(16, (8192 if stages > 1 else 4096) // KP))
+        if name == "local_grad":
+            columns["BV"] = min(VP, 64 if dtype == torch.bfloat16 else block)
+        found[name] = {**columns, "num_warps": warps, "num_stages": stages}
+    return found
 
 
 @triton.jit
@@ -27,25 +71,42 @@ def _locate(sequence, token, slot, T, H, ROWS: tl.constexpr):
 
 
 @triton.jit
+def _mask(live, col, D: tl.constexpr):
+    """Which elements of a [row, col] tile there are; a whole number of blocks of columns needs no look at them."""
+    if (D + col.shape[0] - 1) // col.shape[0] * col.shape[0] == D:
+        return live[:, None]
+    else:
+        return live[:, None] & (col < D)[None, :]
+
+
+@triton.jit
+def _mask_t(live, col, D: tl.constexpr):
+    if (D + col.shape[0] - 1) // col.shape[0] * col.shape[0] == D:
+        return live[None, :]
+    else:
+        return live[None, :] & (col < D)[:, None]
+
+
+@triton.jit
 def _load(x, row, live, col, D: tl.constexpr):
     """Rows of x as a [row, col] tile, zero where there is none."""
-    return tl.load(x + row[:, None] * D + col[None, :], mask=live[:, None] & (col < D)[None, :], other=0.0)
+    return tl.load(x + row[:, None] * D + col[None, :], mask=_mask(live, col, D), other=0.0)
 
 
 @triton.jit
 def _load_t(x, row, live, col, D: tl.constexpr):
     """Rows of x as a [col, row] tile. A tile needed both ways is loaded twice, never transposed in registers."""
-    return tl.load(x + row[None, :] * D + col[:, None], mask=live[None, :] & (col < D)[:, None], other=0.0)
+    return tl.load(x + row[None, :] * D + col[:, None], mask=_mask_t(live, col, D), other=0.0)
 
 
 @triton.jit
 def _store(x, row, live, col, D: tl.constexpr, tile):
-    tl.store(x + row[:, None] * D + col[None, :], tile, mask=live[:, None] & (col < D)[None, :])
+    tl.store(x + row[:, None] * D + col[None, :], tile, mask=_mask(live, col, D))
 
 
 @triton.jit
 def _store_t(x, row, live, col, D: tl.constexpr, tile):
-    tl.store(x + row[None, :] * D + col[:, None], tile, mask=live[None, :] & (col < D)[:, None])
+    tl.store(x + row[None, :] * D + col[:, None], tile, mask=_mask_t(live, col, D))
 
 
 @triton.jit
@@ -66,6 +127,17 @@ def _dot(a, b):
     return tl.dot(a, b, input_precision="tf32x3")
 
 
+@triton.jit
+def _load_scalar(x, row, live):
+    """One number for each row, as a column."""
+    return tl.load(x + row, mask=live, other=0.0).to(tl.float32)[:, None]
+
+
+@triton.jit
+def _store_scalar(x, row, live, column):
+    tl.store(x + row[:, None], column, mask=live[:, None])
+
+
 @triton.jit(do_not_specialize=["T", "H"])
 def intra(q, w, n_out, T, H, K: tl.constexpr, BK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr):
     """The chunk's matrices n = q x w."""
@@ -82,10 +154,10 @@ def intra(q, w, n_out, T, H, K: tl.constexpr, BK: tl.constexpr, C: tl.constexpr,
         col = k + tl.arange(0, BK)
         q_tile = _load(q, at1, live1, col, K)
         w_tile = _load(w, at1, live1, col, K)
-        z_n += _dot(q_tile, tl.trans(w_tile))
+        z_n += _dot(w_tile, tl.trans(q_tile))
 
-    seen = t1[None, :] < t1[:, None]
-    same = t1[:, None] == t1[None, :]
+    seen = t1[:, None] < t1[None, :]
+    same = t1[None, :] == t1[:, None]
     seen |= same
     n = tl.where(seen, z_n, 0.0)
 
@@ -95,14 +167,17 @@ def intra(q, w, n_out, T, H, K: tl.constexpr, BK: tl.constexpr, C: tl.constexpr,
 @triton.jit(do_not_specialize=["T", "H"])
 def scan(
     w, yw, q, n, initial, o, states, final, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, BV: tl.constexpr,
-    C: tl.constexpr, SAVE: tl.constexpr,
+    C: tl.constexpr, SAVE: tl.constexpr, SCALE: tl.constexpr,
 ):
     """All chunks of a sequence and head in time order, for a block of value columns."""
-    sequence = tl.program_id(0).to(tl.int64)
+    # additive.rule:3  update S += outer(k, v)
+    # additive.rule:4  read o = q @ S / sqrt(dim(key))
+    block = tl.program_id(0) % tl.cdiv(V, BV)
+    sequence = (tl.program_id(0) // tl.cdiv(V, BV)).to(tl.int64)
     chunks = tl.cdiv(T, C)
     tau = tl.arange(0, C)
     col_k = tl.arange(0, KP)
-    col_v = tl.program_id(1) * BV + tl.arange(0, BV)
+    col_v = block * BV + tl.arange(0, BV)
     at_state = sequence * (K * V) + col_k[None, :] * V + col_v[:, None]
     in_state = (col_k < K)[None, :] & (col_v < V)[:, None]
     dtype: tl.constexpr = states.dtype.element_ty
@@ -118,8 +193,8 @@ def scan(
             tl.store(states + at_saved, state_tile, mask=in_state)
         yw_tile = _load_t(yw, at1, live1, col_v, V)
         out = _dot(state_tile, _load_t(q, at1, live1, col_k, K))
-        out += _dot(yw_tile, tl.load(_matrix_t(n, number, C, C)))
-        _store_t(o, at1, live1, col_v, V, out)
+        out += _dot(yw_tile, tl.load(_matrix(n, number, C, C)))
+        _store_t(o, at1, live1, col_v, V, (out * SCALE).to(o.dtype.element_ty))
         state += _dot(yw_tile, _load(w, at1, live1, col_k, K))
     tl.store(final + at_state, state, mask=in_state)
 
@@ -127,14 +202,15 @@ def scan(
 @triton.jit(do_not_specialize=["T", "H"])
 def reverse_scan(
     w, q, do, n, dfinal, dyw, dstates, dinitial, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr,
-    BV: tl.constexpr, C: tl.constexpr,
+    BV: tl.constexpr, C: tl.constexpr, SCALE: tl.constexpr,
 ):
     """All chunks of a sequence and head against time, for a block of value columns."""
-    sequence = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(0) % tl.cdiv(V, BV)
+    sequence = (tl.program_id(0) // tl.cdiv(V, BV)).to(tl.int64)
     chunks = tl.cdiv(T, C)
     tau = tl.arange(0, C)
     col_k = tl.arange(0, KP)
-    col_v = tl.program_id(1) * BV + tl.arange(0, BV)
+    col_v = block * BV + tl.arange(0, BV)
     at_state = sequence * (K * V) + col_k[None, :] * V + col_v[:, None]
     in_state = (col_k < K)[None, :] & (col_v < V)[:, None]
     dtype: tl.constexpr = dstates.dtype.element_ty
@@ -148,16 +224,16 @@ def reverse_scan(
         at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
         dstate_tile = dstate.to(dtype)
         tl.store(dstates + at_saved, dstate_tile, mask=in_state)
-        do_tile = _load_t(do, at1, live1, col_v, V).to(dtype)
+        do_tile = (_load_t(do, at1, live1, col_v, V).to(tl.float32) * SCALE).to(dtype)
         dyw_tile = _dot(dstate_tile, _load_t(w, at1, live1, col_k, K))
-        dyw_tile += _dot(do_tile, tl.load(_matrix(n, number, C, C)))
+        dyw_tile += _dot(do_tile, tl.load(_matrix_t(n, number, C, C)))
         _store_t(dyw, at1, live1, col_v, V, dyw_tile.to(dtype))
         dstate += _dot(do_tile, _load(q, at1, live1, col_k, K))
     tl.store(dinitial + at_state, dstate, mask=in_state)
 
 
 @triton.jit(do_not_specialize=["T", "H"])
-def couplings_grad(do, yw, dn, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.constexpr):
+def couplings_grad(do, yw, dn, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SCALE: tl.constexpr):
     """Gradients of the chunk's matrices, where they are not zero by construction."""
     pid = tl.program_id(0).to(tl.int64)
     sequence = pid // tl.cdiv(T, C)
@@ -170,7 +246,7 @@ def couplings_grad(do, yw, dn, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.co
     z_n = tl.zeros([C, C], tl.float32)
     for v in range(0, V, BV):
         col = v + tl.arange(0, BV)
-        q_tile = _load(do, at1, live1, col, V).to(dtype)
+        q_tile = (_load(do, at1, live1, col, V).to(tl.float32) * SCALE).to(dtype)
         w_tile = _load_t(yw, at1, live1, col, V)
         z_n += _dot(q_tile, w_tile)
     seen = t1[None, :] < t1[:, None]
@@ -182,33 +258,35 @@ def couplings_grad(do, yw, dn, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.co
 @triton.jit(do_not_specialize=["T", "H"])
 def local_grad(
     q, w, do, yw, dn, states, dstates, dq, dw, T, H, K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr,
-    BV: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    BV: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, SCALE: tl.constexpr,
 ):
     """Gradients of the chunk's covectors, directions and log decays, for a block of K."""
-    pid = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(0) % tl.cdiv(K, BK)
+    pid = (tl.program_id(0) // tl.cdiv(K, BK)).to(tl.int64)
     sequence = pid // tl.cdiv(T, C)
     first = pid % tl.cdiv(T, C) * C
     tau = tl.arange(0, C)
     t1 = tau
     at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
     dtype: tl.constexpr = w.dtype.element_ty
-    col = tl.program_id(1) * BK + tl.arange(0, BK)
+    col = block * BK + tl.arange(0, BK)
 
     grad_q = tl.zeros([C, BK], tl.float32)
     grad_w = tl.zeros([C, BK], tl.float32)
+    # All that does not depend on the loop below is loaded before it, to be there after it.
+    q_tile = _load(q, at1, live1, col, K)
+    w_tile = _load(w, at1, live1, col, K)
+    dn_tile = tl.load(_matrix(dn, pid, C, C))
+    dn_tile_t = tl.load(_matrix_t(dn, pid, C, C))
     for v in range(0, V, BV):
         col_v = v + tl.arange(0, BV)
         at_saved = pid * (K * V) + col_v[:, None] * K + col[None, :]
         in_saved = (col_v < V)[:, None] & (col < K)[None, :]
         state = tl.load(states + at_saved, mask=in_saved, other=0.0)
         dstate = tl.load(dstates + at_saved, mask=in_saved, other=0.0)
-        grad_q += _dot(_load(do, at1, live1, col_v, V).to(dtype), state)
+        grad_q += _dot((_load(do, at1, live1, col_v, V).to(tl.float32) * SCALE).to(dtype), state)
         grad_w += _dot(_load(yw, at1, live1, col_v, V), dstate)
-    q_tile = _load(q, at1, live1, col, K)
-    w_tile = _load(w, at1, live1, col, K)
 
-    dn_tile = tl.load(_matrix(dn, pid, C, C))
-    dn_tile_t = tl.load(_matrix_t(dn, pid, C, C))
     grad_q += _dot(dn_tile, w_tile)
     grad_w += _dot(dn_tile_t, q_tile)
 
@@ -219,6 +297,8 @@ def local_grad(
 @triton.jit(do_not_specialize=["T", "H"])
 def decode(q, w, yw, before, o, after, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, BV: tl.constexpr):
     """One token."""
+    # additive.rule:3  update S += outer(k, v)
+    # additive.rule:4  read o = q @ S / sqrt(dim(key))
     sequence = tl.program_id(0).to(tl.int64)
     col_k = tl.arange(0, KP)
     col_v = tl.program_id(1) * BV + tl.arange(0, BV)
@@ -240,94 +320,60 @@ def decode(q, w, yw, before, o, after, T, H, K: tl.constexpr, V: tl.constexpr, K
     tl.store(after + at_state, new, mask=in_state)
 
 
-def _pack(rows: list[Tensor], dtype: torch.dtype) -> Tensor:
-    """The rows of a token beside each other: [B, T, H, rows, ...]."""
-    x = torch.stack(rows, 3) if len(rows) > 1 else rows[0].unsqueeze(3)
-    return x.to(dtype).contiguous()
+def _scan_forward(
+    w: Tensor, yw: Tensor, q: Tensor, initial: Tensor, save: bool, dtype: torch.dtype, scale: float,
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """The reads [B, T, H, reads, V] in dtype, times scale, and the last state.
 
-
-def _blocks(K: int, V: int, dtype: torch.dtype) -> tuple[int, int, int, int, int]:
-    """Tile sizes, powers of two from 16: K in full, a block of K, a block of V, the scans' block of V.
-
-    Last: how many chunks the scans keep in flight, as shared memory allows.
+    Third: what the backward pass needs, if `save`.
     """
-    KP, VP = max(16, triton.next_power_of_2(K)), max(16, triton.next_power_of_2(V))
-    wide = dtype == torch.float32
-    block = COLUMNS // 2 if wide else COLUMNS
-    narrow = wide and KP > 128
-    return KP, min(KP, block), min(VP, block), min(VP, 16 if narrow else 32), 1 if wide or KP > 128 else 3
+    B, T, H, _, K = w.shape
+    V = initial.shape[-1]
+    chunks = triton.cdiv(T, CHUNK)
+    KP = max(16, triton.next_power_of_2(K))
+    launches = _launches(K, V, w.dtype, w.device)
+    n = w.new_empty(B * H * chunks, CHUNK, CHUNK)
+    o = initial.new_empty(B, T, H, 1, V, dtype=dtype)
+    states = w.new_empty(B * H * chunks if save else 0, V, K)
+    final = torch.empty_like(initial)
+    with torch.cuda.device_of(w):
+        intra[(B * H * chunks,)](q, w, n, T, H, K=K, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, **launches["intra"])
+        scan[(B * H * triton.cdiv(V, launches["scan"]["BV"]),)](
+            w, yw, q, n, initial, o, states, final, T, H, K=K, V=V, KP=KP, C=CHUNK, SAVE=save, SCALE=scale,
+            **launches["scan"],
+        )
+    return o, final, (w, yw, q, n, states)
 
 
-class _Scan(torch.autograd.Function):
-    """The chunked scan on packed rows; its gradients are not differentiable again."""
-
-    @staticmethod
-    def forward(ctx, w: Tensor, yw: Tensor, q: Tensor, initial: Tensor, save: bool) -> tuple[Tensor, Tensor]:
-        B, T, H, _, K = w.shape
-        V = initial.shape[-1]
-        chunks = triton.cdiv(T, CHUNK)
-        KP, BK, BV, BLOCK, stages = _blocks(K, V, w.dtype)
-        n = w.new_empty(B * H * chunks, CHUNK, CHUNK)
-        o = initial.new_empty(B, T, H, 1, V)
-        states = w.new_empty(B * H * chunks if save else 0, V, K)
-        final = torch.empty_like(initial)
-        with torch.cuda.device_of(w):
-            intra[(B * H * chunks,)](q, w, n, T, H, K=K, BK=BK, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, num_stages=1)
-            scan[(B * H, triton.cdiv(V, BLOCK))](
-                w, yw, q, n, initial, o, states, final, T, H, K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, SAVE=save,
-                num_stages=stages,
-            )
-        ctx.save_for_backward(w, yw, q, n, states)
-        return o, final
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, do: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
-        (w, yw, q, n, states) = ctx.saved_tensors
-        B, T, H, _, K = w.shape
-        V = dfinal.shape[-1]
-        chunks = triton.cdiv(T, CHUNK)
-        KP, BK, BV, BLOCK, stages = _blocks(K, V, w.dtype)
-        do, dfinal = do.contiguous(), dfinal.contiguous()
-        dyw = torch.empty_like(yw)
-        dstates, dinitial = torch.empty_like(states), torch.empty_like(dfinal)
-        dn = w.new_empty(B * H * chunks, CHUNK, CHUNK)
-        dq = torch.empty_like(q)
-        dw = torch.empty_like(w)
-        with torch.cuda.device_of(w):
-            reverse_scan[(B * H, triton.cdiv(V, BLOCK))](
-                w, q, do, n, dfinal, dyw, dstates, dinitial, T, H, K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK,
-                num_stages=stages,
-            )
-            couplings_grad[(B * H * chunks,)](do, yw, dn, T, H, V=V, BV=BV, C=CHUNK, num_stages=1)
-            local_grad[(B * H * chunks, triton.cdiv(K, BK))](
-                q, w, do, yw, dn, states, dstates, dq, dw, T, H, K=K, V=V, BK=BK, BV=BV, C=CHUNK,
-                LEVELS=CHUNK.bit_length() - 1, num_stages=1,
-            )
-        return dw, dyw, dq, dinitial, None
+def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor, scale: float) -> tuple[Tensor, ...]:
+    """The gradients of the packed rows, in their order, and of the first state."""
+    (w, yw, q, n, states) = saved
+    B, T, H, _, K = w.shape
+    V = dfinal.shape[-1]
+    chunks = triton.cdiv(T, CHUNK)
+    KP = max(16, triton.next_power_of_2(K))
+    launches = _launches(K, V, w.dtype, w.device)
+    do, dfinal = do.contiguous(), dfinal.contiguous()
+    dyw = torch.empty_like(yw)
+    dstates, dinitial = torch.empty_like(states), torch.empty_like(dfinal)
+    dn = w.new_empty(B * H * chunks, CHUNK, CHUNK)
+    dq = torch.empty_like(q)
+    dw = torch.empty_like(w)
+    with torch.cuda.device_of(w):
+        reverse_scan[(B * H * triton.cdiv(V, launches["reverse_scan"]["BV"]),)](
+            w, q, do, n, dfinal, dyw, dstates, dinitial, T, H, K=K, V=V, KP=KP, C=CHUNK, SCALE=scale,
+            **launches["reverse_scan"],
+        )
+        couplings_grad[(B * H * chunks,)](do, yw, dn, T, H, V=V, C=CHUNK, SCALE=scale, **launches["couplings_grad"])
+        local_grad[(B * H * chunks * triton.cdiv(K, launches["local_grad"]["BK"]),)](
+            q, w, do, yw, dn, states, dstates, dq, dw, T, H, K=K, V=V, C=CHUNK, LEVELS=CHUNK.bit_length() - 1,
+            SCALE=scale, **launches["local_grad"],
+        )
+    return dw, dyw, dq, dinitial
 
 
-def _scan(t: dict[str, Tensor], S: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The reads [B, T, H, reads, V] and the state after the sequence, in float32.
-
-    bfloat16 inputs are multiplied as such, all others as float32; sums and the state are float32.
-    """
-    tile = torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
-    w = _pack([t["p0"]], tile)
-    yw = _pack([t["y0"]], tile)
-    q = _pack([t["q0"]], tile)
-    S = S.float().contiguous()
-    save = torch.is_grad_enabled() and any(x.requires_grad for x in (w, yw, q, S))
-    return _Scan.apply(w, yw, q, S, save)
-
-
-def _token(t: dict[str, Tensor], S: Tensor) -> tuple[Tensor, Tensor]:
-    """The reads [B, 1, H, reads, V] of one token and the state after it, in float32; S is left as it is."""
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (S, *t.values())):
-        raise RuntimeError("decode has no gradient: call it under torch.no_grad()")
-    w = _pack([t["p0"]], torch.float32)
-    yw = _pack([t["y0"]], torch.float32)
-    q = _pack([t["q0"]], torch.float32)
+def _decode(w: Tensor, yw: Tensor, q: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
+    """The reads [B, 1, H, reads, V] of one token and the state after it, from its rows, all in float32."""
     before = S.float().contiguous()
     B, T, H, _, K = w.shape
     V = S.shape[-1]
@@ -339,18 +385,6 @@ def _token(t: dict[str, Tensor], S: Tensor) -> tuple[Tensor, Tensor]:
     return o, after
 
 
-def prologue(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
-    """What the tokens of additive need beside S, for all tokens at once."""
-    B, T, H = q.shape[:3]
-    K = q.shape[-1]
-    return {
-        "p0": k,
-        "y0": v,
-        "q0": q,
-        "f0": q.new_full((B, T, H), 1 / math.sqrt(K)),
-    }
-
-
 def start(
     B: int, H: int, K: int, V: int, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
 ) -> Tensor:
@@ -358,26 +392,77 @@ def start(
     return torch.zeros(B, H, K, V, dtype=dtype, device=device)
 
 
+ELEMENTS = 1024  # of a tile of the prologue
+
+
+def _row(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """An input as the one row of its tokens, [B, T, H, 1, ...]: itself, where it has the dtype."""
+    return x.unsqueeze(3).to(dtype).contiguous()
+
+
+def _rows(*sizes: int) -> int:
+    """Rows of a program that computes the prologue, so that its widest tile has ELEMENTS numbers."""
+    return max(1, ELEMENTS // triton.next_power_of_2(max(sizes)))
+
+
+def _prologue(q: Tensor, k: Tensor, v: Tensor, tile: torch.dtype) -> tuple[Tensor, ...]:
+    """The rows that the scan takes, of contiguous inputs."""
+    B, T, H = q.shape[:3]
+    K = q.shape[-1]
+    V = v.shape[-1]
+    w_row = _row(k, tile)
+    yw_row = _row(v, tile)
+    q_row = _row(q, tile)
+    return w_row, yw_row, q_row
+
+
+class _Run(torch.autograd.Function):
+    """Rows, scan and output of sequences; its gradients are not differentiable again."""
+
+    @staticmethod
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, state: Tensor, save: bool) -> tuple[Tensor, Tensor]:
+        K = q.shape[-1]
+        q, k, v = (x.contiguous() for x in (q, k, v))
+        tile = torch.bfloat16 if v.dtype == torch.bfloat16 else torch.float32
+        rows = _prologue(q, k, v, tile)
+        reads, final, saved = _scan_forward(*rows, state, save, v.dtype, 1 / math.sqrt(K))
+        ctx.save_for_backward(q, k, v, *saved)
+        return reads.squeeze(3), final
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, do: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
+        (q, k, v, *saved) = ctx.saved_tensors
+        B, T, H = q.shape[:3]
+        K = q.shape[-1]
+        V = v.shape[-1]
+        do = do.contiguous()
+        dw_row, dyw_row, dq_row, dinitial = _scan_backward(saved, do.unsqueeze(3), dfinal, 1 / math.sqrt(K))
+        return (
+            dq_row.squeeze(3).to(q.dtype), dw_row.squeeze(3).to(k.dtype), dyw_row.squeeze(3).to(v.dtype), dinitial,
+            None,
+        )
+
+
 def run(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """A sequence: inputs [B, T, H, ...], params [H, ...]; the output [B, T, H, V] and the state after it."""
-    dtype = v.dtype
-    q, k, v = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (q, k, v))
     B, T, H = q.shape[:3]
     K = q.shape[-1]
     V = v.shape[-1]
     if state is None:
-        state = start(B, H, K, V, q.dtype, q.device)
-    tensors = prologue(q, k, v)
-    reads, state = _scan(tensors, state, dtype)
-    o = tensors["f0"][..., None] * reads[..., 0, :]
-    return o.to(dtype), state
+        state = start(B, H, K, V, torch.float32, q.device)
+    state = state.float().contiguous()
+    save = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, state))
+    o, state = _Run.apply(q, k, v, state, save)
+    return o, state
 
 
 def step(state: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """One token, without gradients: inputs [B, H, ...]; the output [B, H, V] (float32) and the state after."""
-    q, k, v = (x.float() for x in (q, k, v))
-    q, k, v = (x.unsqueeze(1) for x in (q, k, v))
-    tensors = prologue(q, k, v)
-    reads, state = _token(tensors, state)
-    o = tensors["f0"][..., None] * reads[..., 0, :]
-    return o.squeeze(1), state
+    """One token, without gradients: inputs [B, H, ...]; the output [B, H, V] and the state after."""
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (state, q, k, v)):
+        raise RuntimeError("decode has no gradient: call it under torch.no_grad()")
+    q, k, v = (x.unsqueeze(1).contiguous() for x in (q, k, v))
+    K = q.shape[-1]
+    rows = _prologue(q, k, v, torch.float32)
+    reads, state = _decode(*rows, state)
+    return (reads * (1 / math.sqrt(K))).squeeze(3).squeeze(1), state

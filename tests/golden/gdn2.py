@@ -10,6 +10,7 @@ of the rows above it; all u of a chunk are solved at once.
 g is the log decay of a token (key); p and w are decayed to the end of their token.
 """
 
+import functools
 import math
 
 import torch
@@ -18,8 +19,55 @@ import triton.language as tl
 from torch import Tensor
 
 
-CHUNK = 32  # tokens of a chunk
-COLUMNS = 64  # of a tile, half in float32
+CHUNK = 32  # tokens
+# Columns of a block, warps and pipeline stages of each kernel, as measured on an H200.
+LAUNCHES = {
+    torch.bfloat16: {
+        "intra": (128, 2, 1),
+        "keys": (64, 2, 1),
+        "values": (128, 2, 1),
+        "scan": (64, 4, 3),
+        "reverse_scan": (64, 4, 3),
+        "couplings_grad": (64, 2, 3),
+        "local_grad": (64, 4, 3),
+    },
+    torch.float32: {
+        "intra": (32, 4, 1),
+        "keys": (32, 4, 1),
+        "values": (32, 4, 1),
+        "scan": (32, 4, 1),
+        "reverse_scan": (32, 4, 1),
+        "couplings_grad": (32, 4, 1),
+        "local_grad": (32, 4, 1),
+    },
+}
+OVER_VALUES = ("values", "scan", "reverse_scan", "couplings_grad",)  # kernels whose blocks are of V
+
+
+def _shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory of a program; without a GPU, those of a small one."""
+    if device.type != "cuda":
+        return 99 * 1024
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return triton.runtime.driver.active.utils.get_device_properties(index)["max_shared_mem"]
+
+
+@functools.cache
+def _launches(K: int, V: int, dtype: torch.dtype, device: torch.device) -> dict[str, dict[str, int]]:
+    """The launch of each kernel: the table's, its blocks no wider than K or V, its stages as shared memory allows."""
+    KP, VP = max(16, triton.next_power_of_2(K)), max(16, triton.next_power_of_2(V))
+    found = {}
+    for name, (block, warps, stages) in LAUNCHES[dtype].items():
+        columns = {"BV": min(VP, block)} if name in OVER_VALUES else {"BK": min(KP, block)}
+        if "scan" in name:
+            rows = 3 * CHUNK * KP * dtype.itemsize  # of a chunk; values and matrices take half as much again
+            stages = max(1, min(stages, int(0.6 * _shared_memory(device)) // rows))
+            # The state stays in registers. Without stages, Triton 3.6.0 miscompiles its products of 64 rows on Hopper.
+            columns["BV"] = min(columns["BV"], max(16, (8192 if stages > 1 else 4096) // KP))
+        if name == "local_grad":
+            columns["BV"] = min(VP, 64 if dtype == torch.bfloat16 else block)
+        found[name] = {**columns, "num_warps": warps, "num_stages": stages}
+    return found
 
 
 @triton.jit
@@ -30,25 +78,42 @@ def _locate(sequence, token, slot, T, H, ROWS: tl.constexpr):
 
 
 @triton.jit
+def _mask(live, col, D: tl.constexpr):
+    """Which elements of a [row, col] tile there are; a whole number of blocks of columns needs no look at them."""
+    if (D + col.shape[0] - 1) // col.shape[0] * col.shape[0] == D:
+        return live[:, None]
+    else:
+        return live[:, None] & (col < D)[None, :]
+
+
+@triton.jit
+def _mask_t(live, col, D: tl.constexpr):
+    if (D + col.shape[0] - 1) // col.shape[0] * col.shape[0] == D:
+        return live[None, :]
+    else:
+        return live[None, :] & (col < D)[:, None]
+
+
+@triton.jit
 def _load(x, row, live, col, D: tl.constexpr):
     """Rows of x as a [row, col] tile, zero where there is none."""
-    return tl.load(x + row[:, None] * D + col[None, :], mask=live[:, None] & (col < D)[None, :], other=0.0)
+    return tl.load(x + row[:, None] * D + col[None, :], mask=_mask(live, col, D), other=0.0)
 
 
 @triton.jit
 def _load_t(x, row, live, col, D: tl.constexpr):
     """Rows of x as a [col, row] tile. A tile needed both ways is loaded twice, never transposed in registers."""
-    return tl.load(x + row[None, :] * D + col[:, None], mask=live[None, :] & (col < D)[:, None], other=0.0)
+    return tl.load(x + row[None, :] * D + col[:, None], mask=_mask_t(live, col, D), other=0.0)
 
 
 @triton.jit
 def _store(x, row, live, col, D: tl.constexpr, tile):
-    tl.store(x + row[:, None] * D + col[None, :], tile, mask=live[:, None] & (col < D)[None, :])
+    tl.store(x + row[:, None] * D + col[None, :], tile, mask=_mask(live, col, D))
 
 
 @triton.jit
 def _store_t(x, row, live, col, D: tl.constexpr, tile):
-    tl.store(x + row[None, :] * D + col[:, None], tile, mask=live[None, :] & (col < D)[:, None])
+    tl.store(x + row[None, :] * D + col[:, None], tile, mask=_mask_t(live, col, D))
 
 
 @triton.jit
@@ -70,6 +135,33 @@ def _dot(a, b):
 
 
 @triton.jit
+def _dot_for(a, b, dtype: tl.constexpr):
+    """A product of float32 tiles, as exact as tiles of `dtype` deserve: one TF32 product, or three."""
+    return tl.dot(a, b, input_precision="tf32" if dtype == tl.bfloat16 else "tf32x3")
+
+
+@triton.jit
+def _sums(inside, x, dtype: tl.constexpr):
+    """inside @ x for a 0/1 matrix: no difference of long sums is ever taken.
+
+    Beside bfloat16 tiles, x goes in as a high and a low part, 16 bits of it in all; what is bfloat16 has no low part.
+    """
+    if x.dtype == tl.bfloat16:
+        return tl.dot(inside.to(tl.bfloat16), x)
+    elif dtype == tl.bfloat16:
+        high = x.to(tl.bfloat16)
+        total = tl.dot(inside.to(tl.bfloat16), high)
+        return tl.dot(inside.to(tl.bfloat16), (x - high.to(tl.float32)).to(tl.bfloat16), total)
+    else:
+        return _dot(inside.to(tl.float32), x)
+
+
+@triton.jit
+def _exp(x):
+    return tl.exp2(x * 1.4426950408889634)
+
+
+@triton.jit
 def _meet(left, right, level):
     """Pairs (left after right) whose highest differing bit is `level`: each such pair has exactly one level."""
     upper = ((left >> level) & 1) != 0
@@ -77,36 +169,47 @@ def _meet(left, right, level):
 
 
 @triton.jit
-def _meet_t(left, right, level):
-    """The transpose of `_meet`."""
-    upper = ((left >> level) & 1) != 0
-    return upper[None, :] & (((left >> level) ^ 1)[None, :] == (right >> level)[:, None])
+def _across(tau, level):
+    """Pairs of tokens whose highest differing bit is `level`, whichever is later."""
+    return ((tau >> level) ^ 1)[:, None] == (tau >> level)[None, :]
+
+
+@triton.jit
+def _either(above, upper, lower, x):
+    """(upper where `above`, else lower) * x in the tiles' dtype; `above` is a column."""
+    if upper.dtype == tl.bfloat16:
+        mask = tl.broadcast_to(tl.where(above, -1, 0).to(tl.int16), upper.shape)
+        return tl.inline_asm_elementwise(
+            "{ .reg .b32 t, z; mov.b32 z, 0x80008000; lop3.b32 t, $1, $2, $3, 0xCA; fma.rn.bf16x2 $0, t, $4, z; }",
+            "=r,r,r,r,r", [mask, upper, lower, x.to(tl.bfloat16)], dtype=tl.bfloat16, is_pure=True, pack=2,
+        )
+    else:
+        return tl.where(above, upper, lower) * x
 
 
 @triton.jit
 def _log_decay(g, sequence, token, T, H, col, K: tl.constexpr):
-    """Log decays of the chunk's tokens in units of log 2, zero past the end."""
+    """Log decays of the chunk's tokens, zero past the end. Their sums stay finite: exp of the least is 0 already."""
     row = (sequence // H * T + token) * H + sequence % H
     mask = (token < T)[:, None] & (col < K)[None, :]
-    return tl.load(g + row[:, None] * K + col[None, :], mask=mask, other=0.0) * 1.4426950408889634
+    decay = tl.load(g + row[:, None] * K + col[None, :], mask=mask, other=0.0)
+    return tl.maximum(decay, -10000.0, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
-def _from_start(decay, end, tau):
+def _from_start(decay, end, tau, dtype: tl.constexpr):
     """exp of the decays up to and with token `end`."""
-    upto = (tau[None, :] <= end[:, None]).to(tl.float32)
-    return tl.exp2(_dot(upto, decay))
+    return _exp(_sums(tau[None, :] <= end[:, None], decay, dtype))
 
 
 @triton.jit
-def _to_end(decay, token, tau):
+def _to_end(decay, token, tau, dtype: tl.constexpr):
     """exp of the decays after `token`."""
-    after = (tau[None, :] > token[:, None]).to(tl.float32)
-    return tl.exp2(_dot(after, decay))
+    return _exp(_sums(tau[None, :] > token[:, None], decay, dtype))
 
 
 @triton.jit
-def _to_reference(decay, token, end, tau, level):
+def _to_reference(decay, token, end, tau, level, dtype: tl.constexpr):
     """exp of the decays between each row and its reference at a dyadic level.
 
     A group of 2 << level tokens has its reference between its halves. A row of the upper half takes the decays from
@@ -114,22 +217,78 @@ def _to_reference(decay, token, end, tau, level):
     decay between the two rows. Every exponent is a sum of log decays, and no row looks past its own token's group half.
     """
     middle = ((token >> level) | 1) << level
-    upper = (tau[None, :] >= middle[:, None]) & (tau[None, :] <= end[:, None])
-    lower = (tau[None, :] > token[:, None]) & (tau[None, :] < middle[:, None])
-    inside = tl.where(((token >> level) & 1)[:, None] != 0, upper, lower).to(tl.float32)
-    return tl.exp2(_dot(inside, decay))
+    above = ((token >> level) & 1) != 0
+    first = tl.where(above, middle, token + 1)
+    last = tl.where(above, end, middle - 1)
+    return _exp(_sums((tau[None, :] >= first[:, None]) & (tau[None, :] <= last[:, None]), decay, dtype))
 
 
 @triton.jit
-def _seen(x, end, tau):
+def _seen(x, end, tau, dtype: tl.constexpr):
     """For each token the sum of x over the rows that have seen its decay."""
-    return _dot((tau[:, None] <= end[None, :]).to(tl.float32), x)
+    return _sums(tau[:, None] <= end[None, :], x, dtype)
 
 
 @triton.jit
-def _ahead(x, token, tau):
+def _ahead(x, token, tau, dtype: tl.constexpr):
     """For each token the sum of x over the rows written before it."""
-    return _dot((tau[:, None] > token[None, :]).to(tl.float32), x)
+    return _sums(tau[:, None] > token[None, :], x, dtype)
+
+
+@triton.jit
+def _load_scalar(x, row, live):
+    """One number for each row, as a column."""
+    return tl.load(x + row, mask=live, other=0.0).to(tl.float32)[:, None]
+
+
+@triton.jit
+def _store_scalar(x, row, live, column):
+    tl.store(x + row[:, None], column, mask=live[:, None])
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def prologue(
+    k_in, b_in, w_in, v_in, e_row_out, y_row_out, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr,
+    VP: tl.constexpr, ROWS: tl.constexpr,
+):
+    """The rows that the scan takes."""
+    pid = tl.program_id(0).to(tl.int64)
+    row = pid * ROWS + tl.arange(0, ROWS)
+    live = row < T * H
+    col_k = tl.arange(0, KP)
+    col_v = tl.arange(0, VP)
+    k = _load(k_in, row, live, col_k, K).to(tl.float32)
+    b = _load(b_in, row, live, col_k, K).to(tl.float32)
+    w = _load(w_in, row, live, col_v, V).to(tl.float32)
+    v = _load(v_in, row, live, col_v, V).to(tl.float32)
+    e0 = b * k
+    _store(e_row_out, row, live, col_k, K, e0)
+    y0 = w * v
+    _store(y_row_out, row, live, col_v, V, y0)
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def prologue_grad(
+    k_in, b_in, w_in, v_in, de_row_in, dp_row_in, dy_row_in, dk_out, dv_out, db_out, dw_out, T, H, K: tl.constexpr,
+    V: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr, ROWS: tl.constexpr,
+):
+    """The gradients of inputs and params, from those of rows and output."""
+    pid = tl.program_id(0).to(tl.int64)
+    row = pid * ROWS + tl.arange(0, ROWS)
+    live = row < T * H
+    col_k = tl.arange(0, KP)
+    col_v = tl.arange(0, VP)
+    k = _load(k_in, row, live, col_k, K).to(tl.float32)
+    b = _load(b_in, row, live, col_k, K).to(tl.float32)
+    w = _load(w_in, row, live, col_v, V).to(tl.float32)
+    v = _load(v_in, row, live, col_v, V).to(tl.float32)
+    de_row = _load(de_row_in, row, live, col_k, K).to(tl.float32)
+    dp_row = _load(dp_row_in, row, live, col_k, K).to(tl.float32)
+    dy_row = _load(dy_row_in, row, live, col_v, V).to(tl.float32)
+    _store(dw_out, row, live, col_v, V, dy_row * v)
+    _store(dv_out, row, live, col_v, V, dy_row * w)
+    _store(db_out, row, live, col_k, K, de_row * k)
+    _store(dk_out, row, live, col_k, K, dp_row + de_row * b)
 
 
 @triton.jit(do_not_specialize=["T", "H"])
@@ -145,33 +304,26 @@ def intra(
     at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
     dtype: tl.constexpr = p.dtype.element_ty
 
-    a = tl.zeros([C, C], tl.float32)
-    m = tl.zeros([C, C], tl.float32)
-
-    for level in range(LEVELS):
-        z_a = tl.zeros([C, C], tl.float32)
-        z_m = tl.zeros([C, C], tl.float32)
-        for k in range(0, K, BK):
-            col = k + tl.arange(0, BK)
-            decay = _log_decay(g, sequence, first + tau, T, H, col, K)
-            x1 = _to_reference(decay, t1, t1, tau, level)
-            e_tile = (_load(e, at1, live1, col, K) * x1).to(dtype)
-            q_tile = (_load(q, at1, live1, col, K) * x1).to(dtype)
-            p_tile = (_load(p, at1, live1, col, K) * x1).to(dtype)
-            z_a += _dot(e_tile, tl.trans(p_tile))
-            z_m += _dot(q_tile, tl.trans(p_tile))
-        a += tl.where(_meet(t1, t1, level), z_a, 0.0)
-        m += tl.where(_meet(t1, t1, level), z_m, 0.0)
-
-    # Within a token no decay stands between the two rows.
-    z_m = tl.zeros([C, C], tl.float32)
+    level_rows = tl.zeros([C, C], tl.float32)
+    own = tl.zeros([C], tl.float32)
     for k in range(0, K, BK):
         col = k + tl.arange(0, BK)
+        decay = _log_decay(g, sequence, first + tau, T, H, col, K)
+        e_tile = _load(e, at1, live1, col, K)
         q_tile = _load(q, at1, live1, col, K)
         p_tile = _load(p, at1, live1, col, K)
-        z_m += _dot(q_tile, tl.trans(p_tile))
-    same = t1[:, None] == t1[None, :]
-    m += tl.where(same, z_m, 0.0)
+        own += tl.sum(q_tile.to(tl.float32) * p_tile.to(tl.float32), 1)
+        for level in range(LEVELS):
+            above = ((tau >> level) & 1)[:, None] != 0
+            x1 = _to_reference(decay, tau, tau, tau, level, dtype)
+            e_p = _either(above, e_tile, p_tile, x1)
+            q_p = _either(above, q_tile, p_tile, x1)
+            z = _dot(e_p, tl.trans(q_p))
+            level_rows += tl.where(_across(tau, level), z, 0.0)
+    earlier = tau[None, :] < tau[:, None]
+    a = tl.where(earlier, level_rows, 0.0)
+    m = tl.where(tau[:, None] < tau[None, :], level_rows, 0.0)
+    m += tl.where(tau[:, None] == tau[None, :], own[:, None], 0.0)
 
     # Exact block substitution from single rows upwards:
     # [[X, 0], [A, Y]]^-1 = [[X^-1, 0], [-Y^-1 A X^-1, Y^-1]].
@@ -180,8 +332,8 @@ def intra(
     inverse = identity - tl.where(_meet(row, row, 0), a, 0.0)
     for level in range(1, LEVELS):
         lower = tl.where(_meet(row, row, level), a, 0.0)
-        lower = _dot(inverse, lower)
-        inverse -= _dot(lower, inverse)
+        lower = _dot_for(inverse, lower, dtype)
+        inverse -= _dot_for(lower, inverse, dtype)
     tl.store(_matrix(inverse_out, pid, C, C), inverse.to(dtype))
     tl.store(_matrix(m_out, pid, C, C), m.to(dtype))
 
@@ -189,36 +341,38 @@ def intra(
 @triton.jit(do_not_specialize=["T", "H"])
 def keys(e, q, p, g, inverse, solved, q_out, p_out, total, T, H, K: tl.constexpr, BK: tl.constexpr, C: tl.constexpr):
     """The chunk's rows as the scan needs them, decayed to its start or end."""
-    pid = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(0) % tl.cdiv(K, BK)
+    pid = (tl.program_id(0) // tl.cdiv(K, BK)).to(tl.int64)
     sequence = pid // tl.cdiv(T, C)
     first = pid % tl.cdiv(T, C) * C
     tau = tl.arange(0, C)
     t1 = tau
     at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
     dtype: tl.constexpr = e.dtype.element_ty
-    col = tl.program_id(1) * BK + tl.arange(0, BK)
+    col = block * BK + tl.arange(0, BK)
     decay = _log_decay(g, sequence, first + tau, T, H, col, K)
 
-    e_tile = (_load(e, at1, live1, col, K) * _from_start(decay, t1, tau)).to(dtype)
+    e_tile = (_load(e, at1, live1, col, K) * _from_start(decay, t1, tau, dtype)).to(dtype)
     solve = tl.load(_matrix(inverse, pid, C, C))
     w_tile = _dot(solve, e_tile)
     _store(solved, at1, live1, col, K, w_tile.to(dtype))
-    _store(q_out, at1, live1, col, K, (_load(q, at1, live1, col, K) * _from_start(decay, t1, tau)).to(dtype))
-    _store(p_out, at1, live1, col, K, (_load(p, at1, live1, col, K) * _to_end(decay, t1, tau)).to(dtype))
-    tl.store(total + pid * K + col, tl.exp2(tl.sum(decay, 0)), mask=col < K)
+    _store(q_out, at1, live1, col, K, (_load(q, at1, live1, col, K) * _from_start(decay, t1, tau, dtype)).to(dtype))
+    _store(p_out, at1, live1, col, K, (_load(p, at1, live1, col, K) * _to_end(decay, t1, tau, dtype)).to(dtype))
+    tl.store(total + pid * K + col, _exp(tl.sum(decay.to(tl.float32), 0)), mask=col < K)
 
 
 @triton.jit(do_not_specialize=["T", "H"])
 def values(y, inverse, solved, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.constexpr):
     """The values that the chunk's erasing rows would write to a zero state."""
-    pid = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(0) % tl.cdiv(V, BV)
+    pid = (tl.program_id(0) // tl.cdiv(V, BV)).to(tl.int64)
     sequence = pid // tl.cdiv(T, C)
     first = pid % tl.cdiv(T, C) * C
     tau = tl.arange(0, C)
     t1 = tau
     at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
     dtype: tl.constexpr = y.dtype.element_ty
-    col = tl.program_id(1) * BV + tl.arange(0, BV)
+    col = block * BV + tl.arange(0, BV)
 
     y_tile = _load(y, at1, live1, col, V)
     solve = tl.load(_matrix(inverse, pid, C, C))
@@ -228,14 +382,18 @@ def values(y, inverse, solved, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.co
 @triton.jit(do_not_specialize=["T", "H"])
 def scan(
     solved_k, solved_v, p, q, m, total, initial, o, u, states, final, T, H, K: tl.constexpr, V: tl.constexpr,
-    KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SAVE: tl.constexpr,
+    KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SAVE: tl.constexpr, SCALE: tl.constexpr,
 ):
     """All chunks of a sequence and head in time order, for a block of value columns."""
-    sequence = tl.program_id(0).to(tl.int64)
+    # gdn2.rule:5  update S = exp(g) * S
+    # gdn2.rule:6  update S += outer(k, w * v - (b * k) @ S)
+    # gdn2.rule:7  read o = q @ S / sqrt(dim(key))
+    block = tl.program_id(0) % tl.cdiv(V, BV)
+    sequence = (tl.program_id(0) // tl.cdiv(V, BV)).to(tl.int64)
     chunks = tl.cdiv(T, C)
     tau = tl.arange(0, C)
     col_k = tl.arange(0, KP)
-    col_v = tl.program_id(1) * BV + tl.arange(0, BV)
+    col_v = block * BV + tl.arange(0, BV)
     at_state = sequence * (K * V) + col_k[None, :] * V + col_v[:, None]
     in_state = (col_k < K)[None, :] & (col_v < V)[:, None]
     dtype: tl.constexpr = states.dtype.element_ty
@@ -255,8 +413,8 @@ def scan(
         if SAVE:
             _store_t(u, at1, live1, col_v, V, u_tile)
         out = _dot(state_tile, _load_t(q, at1, live1, col_k, K))
-        out += _dot(u_tile, tl.load(_matrix_t(m, number, C, C)))
-        _store_t(o, at1, live1, col_v, V, out)
+        out += _dot(u_tile, tl.load(_matrix(m, number, C, C)))
+        _store_t(o, at1, live1, col_v, V, (out * SCALE).to(o.dtype.element_ty))
         state *= tl.load(total + number * K + col_k, mask=col_k < K, other=0.0)[None, :]
         state += _dot(u_tile, _load(p, at1, live1, col_k, K))
     tl.store(final + at_state, state, mask=in_state)
@@ -265,14 +423,15 @@ def scan(
 @triton.jit(do_not_specialize=["T", "H"])
 def reverse_scan(
     solved_k, p, inverse, q, do, m, total, dfinal, dy, dstates, dinitial, T, H, K: tl.constexpr, V: tl.constexpr,
-    KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
+    KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SCALE: tl.constexpr,
 ):
     """All chunks of a sequence and head against time, for a block of value columns."""
-    sequence = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(0) % tl.cdiv(V, BV)
+    sequence = (tl.program_id(0) // tl.cdiv(V, BV)).to(tl.int64)
     chunks = tl.cdiv(T, C)
     tau = tl.arange(0, C)
     col_k = tl.arange(0, KP)
-    col_v = tl.program_id(1) * BV + tl.arange(0, BV)
+    col_v = block * BV + tl.arange(0, BV)
     at_state = sequence * (K * V) + col_k[None, :] * V + col_v[:, None]
     in_state = (col_k < K)[None, :] & (col_v < V)[:, None]
     dtype: tl.constexpr = dstates.dtype.element_ty
@@ -286,9 +445,9 @@ def reverse_scan(
         at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
         dstate_tile = dstate.to(dtype)
         tl.store(dstates + at_saved, dstate_tile, mask=in_state)
-        do_tile = _load_t(do, at1, live1, col_v, V).to(dtype)
+        do_tile = (_load_t(do, at1, live1, col_v, V).to(tl.float32) * SCALE).to(dtype)
         du_tile = _dot(dstate_tile, _load_t(p, at1, live1, col_k, K))
-        du_tile += _dot(do_tile, tl.load(_matrix(m, number, C, C)))
+        du_tile += _dot(do_tile, tl.load(_matrix_t(m, number, C, C)))
         du_tile = du_tile.to(dtype)
         solve = tl.load(_matrix(inverse, number, C, C))
         dy_tile = _dot(du_tile, solve).to(dtype)
@@ -300,7 +459,7 @@ def reverse_scan(
 
 
 @triton.jit(do_not_specialize=["T", "H"])
-def couplings_grad(dy, do, u, da, dm, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.constexpr):
+def couplings_grad(dy, do, u, da, dm, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SCALE: tl.constexpr):
     """Gradients of the chunk's matrices, where they are not zero by construction."""
     pid = tl.program_id(0).to(tl.int64)
     sequence = pid // tl.cdiv(T, C)
@@ -315,37 +474,48 @@ def couplings_grad(dy, do, u, da, dm, T, H, V: tl.constexpr, BV: tl.constexpr, C
     for v in range(0, V, BV):
         col = v + tl.arange(0, BV)
         e_tile = _load(dy, at1, live1, col, V).to(dtype)
-        q_tile = _load(do, at1, live1, col, V).to(dtype)
+        q_tile = (_load(do, at1, live1, col, V).to(tl.float32) * SCALE).to(dtype)
         p_tile = _load_t(u, at1, live1, col, V)
         z_a -= _dot(e_tile, p_tile)
         z_m += _dot(q_tile, p_tile)
-    seen = t1[None, :] < t1[:, None]
-    tl.store(_matrix(da, pid, C, C), tl.where(seen, z_a, 0.0).to(dtype))
-    seen = t1[None, :] < t1[:, None]
-    same = t1[:, None] == t1[None, :]
-    seen |= same
-    tl.store(_matrix(dm, pid, C, C), tl.where(seen, z_m, 0.0).to(dtype))
+    row = tl.arange(0, C)
+    both = tl.where(row[None, :] < row[:, None], z_a, 0.0)
+    both += tl.trans(both)
+    tl.store(_matrix(da, pid, C, C), both.to(dtype))
+    row = tl.arange(0, C)
+    both = tl.where(row[None, :] < row[:, None], z_m, 0.0)
+    both += tl.trans(both)
+    both += tl.where(row[None, :] == row[:, None], z_m, 0.0)
+    tl.store(_matrix(dm, pid, C, C), both.to(dtype))
 
 
 @triton.jit(do_not_specialize=["T", "H"])
 def local_grad(
     e, q, p, g, dy, do, u, da, dm, states, dstates, de, dq, dp, dg, T, H, K: tl.constexpr, V: tl.constexpr,
-    BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, SCALE: tl.constexpr,
 ):
     """Gradients of the chunk's covectors, directions and log decays, for a block of K."""
-    pid = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(0) % tl.cdiv(K, BK)
+    pid = (tl.program_id(0) // tl.cdiv(K, BK)).to(tl.int64)
     sequence = pid // tl.cdiv(T, C)
     first = pid % tl.cdiv(T, C) * C
     tau = tl.arange(0, C)
     t1 = tau
     at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
     dtype: tl.constexpr = p.dtype.element_ty
-    col = tl.program_id(1) * BK + tl.arange(0, BK)
+    col = block * BK + tl.arange(0, BK)
 
     grad_e = tl.zeros([C, BK], tl.float32)
     grad_q = tl.zeros([C, BK], tl.float32)
     grad_p = tl.zeros([C, BK], tl.float32)
     dtotal = tl.zeros([BK], tl.float32)
+    # All that does not depend on the loop below is loaded before it, to be there after it.
+    e_tile = _load(e, at1, live1, col, K)
+    q_tile = _load(q, at1, live1, col, K)
+    p_tile = _load(p, at1, live1, col, K)
+    decay = _log_decay(g, sequence, first + tau, T, H, col, K)
+    da_tile = tl.load(_matrix(da, pid, C, C))
+    dm_tile = tl.load(_matrix(dm, pid, C, C))
     for v in range(0, V, BV):
         col_v = v + tl.arange(0, BV)
         at_saved = pid * (K * V) + col_v[:, None] * K + col[None, :]
@@ -353,52 +523,37 @@ def local_grad(
         state = tl.load(states + at_saved, mask=in_saved, other=0.0)
         dstate = tl.load(dstates + at_saved, mask=in_saved, other=0.0)
         grad_e -= _dot(_load(dy, at1, live1, col_v, V), state)
-        grad_q += _dot(_load(do, at1, live1, col_v, V).to(dtype), state)
+        grad_q += _dot((_load(do, at1, live1, col_v, V).to(tl.float32) * SCALE).to(dtype), state)
         grad_p += _dot(_load(u, at1, live1, col_v, V), dstate)
         dtotal += tl.sum(state.to(tl.float32) * dstate.to(tl.float32), 0)
-    e_tile = _load(e, at1, live1, col, K)
-    q_tile = _load(q, at1, live1, col, K)
-    p_tile = _load(p, at1, live1, col, K)
-    decay = _log_decay(g, sequence, first + tau, T, H, col, K)
-    grad_e *= _from_start(decay, t1, tau)
-    grad_q *= _from_start(decay, t1, tau)
-    grad_p *= _to_end(decay, t1, tau)
+    grad_e *= _from_start(decay, t1, tau, dtype)
+    grad_q *= _from_start(decay, t1, tau, dtype)
+    grad_p *= _to_end(decay, t1, tau, dtype)
 
     pair_p = tl.zeros([C, BK], tl.float32)
-    da_tile = tl.load(_matrix(da, pid, C, C))
-    da_tile_t = tl.load(_matrix_t(da, pid, C, C))
-    dm_tile = tl.load(_matrix(dm, pid, C, C))
-    dm_tile_t = tl.load(_matrix_t(dm, pid, C, C))
     for level in range(LEVELS):
-        x1 = _to_reference(decay, t1, t1, tau, level)
-        e_x = (e_tile * x1).to(dtype)
-        q_x = (q_tile * x1).to(dtype)
-        p_x = (p_tile * x1).to(dtype)
-        meet = _meet(t1, t1, level)
-        z = _dot(tl.where(meet, da_tile, 0.0).to(dtype), p_x)
-        grad_e += z * x1
-        meet = _meet_t(t1, t1, level)
-        z = _dot(tl.where(meet, da_tile_t, 0.0).to(dtype), e_x)
-        pair_p += z * x1
-        meet = _meet(t1, t1, level)
-        z = _dot(tl.where(meet, dm_tile, 0.0).to(dtype), p_x)
-        grad_q += z * x1
-        meet = _meet_t(t1, t1, level)
-        z = _dot(tl.where(meet, dm_tile_t, 0.0).to(dtype), q_x)
-        pair_p += z * x1
+        above = ((tau >> level) & 1)[:, None] != 0
+        x1 = _to_reference(decay, tau, tau, tau, level, dtype)
+        e_p = _either(above, e_tile, p_tile, x1)
+        q_p = _either(above, q_tile, p_tile, x1)
+        across = _across(tau, level)
+        x_above = tl.where(above, x1, 0.0)
+        z = _dot(tl.where(across, da_tile, 0.0).to(dtype), e_p)
+        grad_e += z * x_above
+        pair_p += z * (x1 - x_above)
+        z = _dot(tl.where(across, dm_tile, 0.0).to(dtype), q_p)
+        grad_q += z * x_above
+        pair_p += z * (x1 - x_above)
 
-    ddecay = tl.zeros([C, BK], tl.float32) + (dtotal * tl.exp2(tl.sum(decay, 0)))[None, :]
-    ddecay += _seen(e_tile * grad_e, t1, tau)
-    ddecay += _seen(q_tile * grad_q, t1, tau)
-    ddecay += _ahead(p_tile * grad_p, t1, tau)
-    ddecay -= _seen(p_tile * pair_p, t1, tau)
+    ddecay = tl.zeros([C, BK], tl.float32) + (dtotal * _exp(tl.sum(decay.to(tl.float32), 0)))[None, :]
+    ddecay += _seen(e_tile * grad_e + q_tile * grad_q - p_tile * pair_p, t1, tau, dtype)
+    ddecay += _ahead(p_tile * grad_p, t1, tau, dtype)
     grad_p += pair_p
     row, live = _locate(sequence, first + tau, 0, T, H, 1)
-    _store(dg, row, live, col, K, ddecay)
-    z = tl.where(t1[:, None] == t1[None, :], dm_tile, 0.0).to(dtype)
-    grad_q += _dot(z, p_tile)
-    z = tl.where(t1[:, None] == t1[None, :], dm_tile_t, 0.0).to(dtype)
-    grad_p += _dot(z, q_tile)
+    _store(dg, row, live, col, K, ddecay.to(dg.dtype.element_ty))
+    own = tl.sum(tl.where(tau[:, None] == tau[None, :], dm_tile, 0.0).to(tl.float32), 1)[:, None]
+    grad_q += own * p_tile
+    grad_p += own * q_tile
 
     _store(de, at1, live1, col, K, grad_e.to(dtype))
     _store(dq, at1, live1, col, K, grad_q.to(dtype))
@@ -408,6 +563,9 @@ def local_grad(
 @triton.jit(do_not_specialize=["T", "H"])
 def decode(e, q, p, y, g, before, o, after, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, BV: tl.constexpr):
     """One token."""
+    # gdn2.rule:5  update S = exp(g) * S
+    # gdn2.rule:6  update S += outer(k, w * v - (b * k) @ S)
+    # gdn2.rule:7  read o = q @ S / sqrt(dim(key))
     sequence = tl.program_id(0).to(tl.int64)
     col_k = tl.arange(0, KP)
     col_v = tl.program_id(1) * BV + tl.arange(0, BV)
@@ -415,7 +573,7 @@ def decode(e, q, p, y, g, before, o, after, T, H, K: tl.constexpr, V: tl.constex
     at_state = sequence * (K * V) + col_k[:, None] * V + col_v[None, :]
     in_state = in_k[:, None] & in_v[None, :]
     state = tl.load(before + at_state, mask=in_state, other=0.0)
-    decay = tl.exp(tl.load(g + sequence * K + col_k, mask=in_k, other=0.0))[:, None]
+    decay = tl.exp(tl.load(g + sequence * K + col_k, mask=in_k, other=0.0).to(tl.float32))[:, None]
 
     p0 = tl.load(p + sequence * K + col_k, mask=in_k, other=0.0).to(tl.float32)
     u0 = tl.load(y + sequence * V + col_v, mask=in_v, other=0.0).to(tl.float32)
@@ -432,114 +590,79 @@ def decode(e, q, p, y, g, before, o, after, T, H, K: tl.constexpr, V: tl.constex
     tl.store(after + at_state, new, mask=in_state)
 
 
-def _pack(rows: list[Tensor], dtype: torch.dtype) -> Tensor:
-    """The rows of a token beside each other: [B, T, H, rows, ...]."""
-    x = torch.stack(rows, 3) if len(rows) > 1 else rows[0].unsqueeze(3)
-    return x.to(dtype).contiguous()
+def _scan_forward(
+    e: Tensor, p: Tensor, y: Tensor, q: Tensor, g: Tensor, initial: Tensor, save: bool, dtype: torch.dtype,
+    scale: float,
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """The reads [B, T, H, reads, V] in dtype, times scale, and the last state.
 
-
-def _blocks(K: int, V: int, dtype: torch.dtype) -> tuple[int, int, int, int, int]:
-    """Tile sizes, powers of two from 16: K in full, a block of K, a block of V, the scans' block of V.
-
-    Last: how many chunks the scans keep in flight, as shared memory allows.
+    Third: what the backward pass needs, if `save`.
     """
-    KP, VP = max(16, triton.next_power_of_2(K)), max(16, triton.next_power_of_2(V))
-    wide = dtype == torch.float32
-    block = COLUMNS // 2 if wide else COLUMNS
-    narrow = wide and KP > 128
-    return KP, min(KP, block), min(VP, block), min(VP, 16 if narrow else 32), 1 if wide or KP > 128 else 3
+    B, T, H, _, K = p.shape
+    V = initial.shape[-1]
+    chunks = triton.cdiv(T, CHUNK)
+    KP = max(16, triton.next_power_of_2(K))
+    launches = _launches(K, V, p.dtype, p.device)
+    inverse = p.new_empty(B * H * chunks, CHUNK, CHUNK)
+    m = p.new_empty(B * H * chunks, CHUNK, CHUNK)
+    solved_k, solved_v, u = torch.empty_like(e), torch.empty_like(y), torch.empty_like(y)
+    q_decayed = torch.empty_like(q)
+    p_decayed = torch.empty_like(p)
+    total = initial.new_empty(B * H * chunks, K)
+    o = initial.new_empty(B, T, H, 1, V, dtype=dtype)
+    states = p.new_empty(B * H * chunks if save else 0, V, K)
+    final = torch.empty_like(initial)
+    with torch.cuda.device_of(p):
+        intra[(B * H * chunks,)](
+            e, q, p, g, inverse, m, T, H, K=K, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, **launches["intra"],
+        )
+        keys[(B * H * chunks * triton.cdiv(K, launches["keys"]["BK"]),)](
+            e, q, p, g, inverse, solved_k, q_decayed, p_decayed, total, T, H, K=K, C=CHUNK, **launches["keys"],
+        )
+        values[(B * H * chunks * triton.cdiv(V, launches["values"]["BV"]),)](
+            y, inverse, solved_v, T, H, V=V, C=CHUNK, **launches["values"],
+        )
+        scan[(B * H * triton.cdiv(V, launches["scan"]["BV"]),)](
+            solved_k, solved_v, p_decayed, q_decayed, m, total, initial, o, u, states, final, T, H, K=K, V=V, KP=KP,
+            C=CHUNK, SAVE=save, SCALE=scale, **launches["scan"],
+        )
+    return o, final, (e, p, q, g, inverse, solved_k, m, q_decayed, p_decayed, total, u, states)
 
 
-class _Scan(torch.autograd.Function):
-    """The chunked scan on packed rows; its gradients are not differentiable again."""
-
-    @staticmethod
-    def forward(
-        ctx, e: Tensor, p: Tensor, y: Tensor, q: Tensor, g: Tensor, initial: Tensor, save: bool,
-    ) -> tuple[Tensor, Tensor]:
-        B, T, H, _, K = p.shape
-        V = initial.shape[-1]
-        chunks = triton.cdiv(T, CHUNK)
-        KP, BK, BV, BLOCK, stages = _blocks(K, V, p.dtype)
-        inverse = p.new_empty(B * H * chunks, CHUNK, CHUNK)
-        m = p.new_empty(B * H * chunks, CHUNK, CHUNK)
-        solved_k, solved_v, u = torch.empty_like(e), torch.empty_like(y), torch.empty_like(y)
-        q_decayed = torch.empty_like(q)
-        p_decayed = torch.empty_like(p)
-        total = g.new_empty(B * H * chunks, K)
-        o = initial.new_empty(B, T, H, 1, V)
-        states = p.new_empty(B * H * chunks if save else 0, V, K)
-        final = torch.empty_like(initial)
-        with torch.cuda.device_of(p):
-            intra[(B * H * chunks,)](
-                e, q, p, g, inverse, m, T, H, K=K, BK=BK, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, num_stages=1,
-            )
-            keys[(B * H * chunks, triton.cdiv(K, BK))](
-                e, q, p, g, inverse, solved_k, q_decayed, p_decayed, total, T, H, K=K, BK=BK, C=CHUNK, num_stages=1,
-            )
-            values[(B * H * chunks, triton.cdiv(V, BV))](y, inverse, solved_v, T, H, V=V, BV=BV, C=CHUNK, num_stages=1)
-            scan[(B * H, triton.cdiv(V, BLOCK))](
-                solved_k, solved_v, p_decayed, q_decayed, m, total, initial, o, u, states, final, T, H, K=K, V=V, KP=KP,
-                BV=BLOCK, C=CHUNK, SAVE=save, num_stages=stages,
-            )
-        ctx.save_for_backward(e, p, q, g, inverse, solved_k, m, q_decayed, p_decayed, total, u, states)
-        return o, final
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, do: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
-        (e, p, q, g, inverse, solved_k, m, q_decayed, p_decayed, total, u, states) = ctx.saved_tensors
-        B, T, H, _, K = p.shape
-        V = dfinal.shape[-1]
-        chunks = triton.cdiv(T, CHUNK)
-        KP, BK, BV, BLOCK, stages = _blocks(K, V, p.dtype)
-        do, dfinal = do.contiguous(), dfinal.contiguous()
-        dy = torch.empty_like(u)
-        dstates, dinitial = torch.empty_like(states), torch.empty_like(dfinal)
-        da = p.new_empty(B * H * chunks, CHUNK, CHUNK)
-        dm = p.new_empty(B * H * chunks, CHUNK, CHUNK)
-        de = torch.empty_like(e)
-        dq = torch.empty_like(q)
-        dp = torch.empty_like(p)
-        dg = g.new_empty(B, T, H, K)
-        with torch.cuda.device_of(p):
-            reverse_scan[(B * H, triton.cdiv(V, BLOCK))](
-                solved_k, p_decayed, inverse, q_decayed, do, m, total, dfinal, dy, dstates, dinitial, T, H, K=K, V=V,
-                KP=KP, BV=BLOCK, C=CHUNK, num_stages=stages,
-            )
-            couplings_grad[(B * H * chunks,)](dy, do, u, da, dm, T, H, V=V, BV=BV, C=CHUNK, num_stages=1)
-            local_grad[(B * H * chunks, triton.cdiv(K, BK))](
-                e, q, p, g, dy, do, u, da, dm, states, dstates, de, dq, dp, dg, T, H, K=K, V=V, BK=BK, BV=BV, C=CHUNK,
-                LEVELS=CHUNK.bit_length() - 1, num_stages=1,
-            )
-        return de, dp, dy, dq, dg.unsqueeze(3), dinitial, None
+def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor, scale: float) -> tuple[Tensor, ...]:
+    """The gradients of the packed rows, in their order, and of the first state."""
+    (e, p, q, g, inverse, solved_k, m, q_decayed, p_decayed, total, u, states) = saved
+    B, T, H, _, K = p.shape
+    V = dfinal.shape[-1]
+    chunks = triton.cdiv(T, CHUNK)
+    KP = max(16, triton.next_power_of_2(K))
+    launches = _launches(K, V, p.dtype, p.device)
+    do, dfinal = do.contiguous(), dfinal.contiguous()
+    dy = torch.empty_like(u)
+    dstates, dinitial = torch.empty_like(states), torch.empty_like(dfinal)
+    da = p.new_empty(B * H * chunks, CHUNK, CHUNK)
+    dm = p.new_empty(B * H * chunks, CHUNK, CHUNK)
+    de = torch.empty_like(e)
+    dq = torch.empty_like(q)
+    dp = torch.empty_like(p)
+    dg = torch.empty_like(g)
+    with torch.cuda.device_of(p):
+        reverse_scan[(B * H * triton.cdiv(V, launches["reverse_scan"]["BV"]),)](
+            solved_k, p_decayed, inverse, q_decayed, do, m, total, dfinal, dy, dstates, dinitial, T, H, K=K, V=V, KP=KP,
+            C=CHUNK, SCALE=scale, **launches["reverse_scan"],
+        )
+        couplings_grad[(B * H * chunks,)](
+            dy, do, u, da, dm, T, H, V=V, C=CHUNK, SCALE=scale, **launches["couplings_grad"],
+        )
+        local_grad[(B * H * chunks * triton.cdiv(K, launches["local_grad"]["BK"]),)](
+            e, q, p, g, dy, do, u, da, dm, states, dstates, de, dq, dp, dg, T, H, K=K, V=V, C=CHUNK,
+            LEVELS=CHUNK.bit_length() - 1, SCALE=scale, **launches["local_grad"],
+        )
+    return de, dp, dy, dq, dg, dinitial
 
 
-def _scan(t: dict[str, Tensor], S: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The reads [B, T, H, reads, V] and the state after the sequence, in float32.
-
-    bfloat16 inputs are multiplied as such, all others as float32; sums and the state are float32.
-    """
-    tile = torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
-    e = _pack([t["e0"]], tile)
-    p = _pack([t["p0"]], tile)
-    y = _pack([t["y0"]], tile)
-    q = _pack([t["q0"]], tile)
-    g = _pack([t["g"]], torch.float32)
-    S = S.float().contiguous()
-    save = torch.is_grad_enabled() and any(x.requires_grad for x in (e, p, y, q, g, S))
-    return _Scan.apply(e, p, y, q, g, S, save)
-
-
-def _token(t: dict[str, Tensor], S: Tensor) -> tuple[Tensor, Tensor]:
-    """The reads [B, 1, H, reads, V] of one token and the state after it, in float32; S is left as it is."""
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (S, *t.values())):
-        raise RuntimeError("decode has no gradient: call it under torch.no_grad()")
-    e = _pack([t["e0"]], torch.float32)
-    p = _pack([t["p0"]], torch.float32)
-    y = _pack([t["y0"]], torch.float32)
-    q = _pack([t["q0"]], torch.float32)
-    g = _pack([t["g"]], torch.float32)
+def _decode(e: Tensor, p: Tensor, y: Tensor, q: Tensor, g: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
+    """The reads [B, 1, H, reads, V] of one token and the state after it, from its rows, all in float32."""
     before = S.float().contiguous()
     B, T, H, _, K = p.shape
     V = S.shape[-1]
@@ -551,20 +674,6 @@ def _token(t: dict[str, Tensor], S: Tensor) -> tuple[Tensor, Tensor]:
     return o, after
 
 
-def prologue(q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, w: Tensor) -> dict[str, Tensor]:
-    """What the tokens of gdn2 need beside S, for all tokens at once."""
-    B, T, H = q.shape[:3]
-    K = q.shape[-1]
-    return {
-        "g": torch.clamp(g, min=-10000),
-        "p0": k,
-        "e0": b * k,
-        "y0": w * v,
-        "q0": q,
-        "f0": q.new_full((B, T, H), 1 / math.sqrt(K)),
-    }
-
-
 def start(
     B: int, H: int, K: int, V: int, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
 ) -> Tensor:
@@ -572,28 +681,102 @@ def start(
     return torch.zeros(B, H, K, V, dtype=dtype, device=device)
 
 
+ELEMENTS = 1024  # of a tile of the prologue
+
+
+def _row(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """An input as the one row of its tokens, [B, T, H, 1, ...]: itself, where it has the dtype."""
+    return x.unsqueeze(3).to(dtype).contiguous()
+
+
+def _rows(*sizes: int) -> int:
+    """Rows of a program that computes the prologue, so that its widest tile has ELEMENTS numbers."""
+    return max(1, ELEMENTS // triton.next_power_of_2(max(sizes)))
+
+
+def _prologue(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, w: Tensor, tile: torch.dtype
+) -> tuple[Tensor, ...]:
+    """The rows that the scan takes, of contiguous inputs."""
+    B, T, H = q.shape[:3]
+    K = q.shape[-1]
+    V = v.shape[-1]
+    e_row = q.new_empty(B, T, H, 1, K, dtype=tile)
+    p_row = _row(k, tile)
+    y_row = q.new_empty(B, T, H, 1, V, dtype=tile)
+    q_row = _row(q, tile)
+    g_row = _row(g, g.dtype)
+    R = _rows(K, V)
+    with torch.cuda.device_of(q):
+        prologue[(triton.cdiv(B * T * H, R),)](
+            k, b, w, v, e_row, y_row, B * T, H, K=K, V=V, KP=triton.next_power_of_2(K), VP=triton.next_power_of_2(V),
+            ROWS=R,
+        )
+    return e_row, p_row, y_row, q_row, g_row
+
+
+class _Run(torch.autograd.Function):
+    """Rows, scan and output of sequences; its gradients are not differentiable again."""
+
+    @staticmethod
+    def forward(
+        ctx, q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, w: Tensor, state: Tensor, save: bool,
+    ) -> tuple[Tensor, Tensor]:
+        K = q.shape[-1]
+        q, k, v, g, b, w = (x.contiguous() for x in (q, k, v, g, b, w))
+        tile = torch.bfloat16 if v.dtype == torch.bfloat16 else torch.float32
+        rows = _prologue(q, k, v, g, b, w, tile)
+        reads, final, saved = _scan_forward(*rows, state, save, v.dtype, 1 / math.sqrt(K))
+        ctx.save_for_backward(q, k, v, g, b, w, *saved)
+        return reads.squeeze(3), final
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, do: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
+        (q, k, v, g, b, w, *saved) = ctx.saved_tensors
+        B, T, H = q.shape[:3]
+        K = q.shape[-1]
+        V = v.shape[-1]
+        do = do.contiguous()
+        de_row, dp_row, dy_row, dq_row, dg_row, dinitial = _scan_backward(
+            saved, do.unsqueeze(3), dfinal, 1 / math.sqrt(K),
+        )
+        dk = dv = db = dw = None
+        if any(ctx.needs_input_grad[n] for n in (1, 2, 4, 5)):
+            dk = torch.empty_like(k)
+            dv = torch.empty_like(v)
+            db = torch.empty_like(b)
+            dw = torch.empty_like(w)
+            R = _rows(K, V)
+            with torch.cuda.device_of(q):
+                prologue_grad[(triton.cdiv(B * T * H, R),)](
+                    k, b, w, v, de_row, dp_row, dy_row, dk, dv, db, dw, B * T, H, K=K, V=V,
+                    KP=triton.next_power_of_2(K), VP=triton.next_power_of_2(V), ROWS=R,
+                )
+        return (dq_row.squeeze(3).to(q.dtype), dk, dv, dg_row.squeeze(3).to(g.dtype), db, dw, dinitial, None)
+
+
 def run(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, w: Tensor, state: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """A sequence: inputs [B, T, H, ...], params [H, ...]; the output [B, T, H, V] and the state after it."""
-    dtype = v.dtype
-    q, k, v, g, b, w = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (q, k, v, g, b, w))
     B, T, H = q.shape[:3]
     K = q.shape[-1]
     V = v.shape[-1]
     if state is None:
-        state = start(B, H, K, V, q.dtype, q.device)
-    tensors = prologue(q, k, v, g, b, w)
-    reads, state = _scan(tensors, state, dtype)
-    o = tensors["f0"][..., None] * reads[..., 0, :]
-    return o.to(dtype), state
+        state = start(B, H, K, V, torch.float32, q.device)
+    state = state.float().contiguous()
+    save = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, g, b, w, state))
+    o, state = _Run.apply(q, k, v, g, b, w, state, save)
+    return o, state
 
 
 def step(state: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-    """One token, without gradients: inputs [B, H, ...]; the output [B, H, V] (float32) and the state after."""
-    q, k, v, g, b, w = (x.float() for x in (q, k, v, g, b, w))
-    q, k, v, g, b, w = (x.unsqueeze(1) for x in (q, k, v, g, b, w))
-    tensors = prologue(q, k, v, g, b, w)
-    reads, state = _token(tensors, state)
-    o = tensors["f0"][..., None] * reads[..., 0, :]
-    return o.squeeze(1), state
+    """One token, without gradients: inputs [B, H, ...]; the output [B, H, V] and the state after."""
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (state, q, k, v, g, b, w)):
+        raise RuntimeError("decode has no gradient: call it under torch.no_grad()")
+    q, k, v, g, b, w = (x.unsqueeze(1).contiguous() for x in (q, k, v, g, b, w))
+    K = q.shape[-1]
+    rows = _prologue(q, k, v, g, b, w, torch.float32)
+    reads, state = _decode(*rows, state)
+    return (reads * (1 / math.sqrt(K))).squeeze(3).squeeze(1), state

@@ -10,14 +10,63 @@ of the rows above it; all u of a chunk are solved at once.
 g is the log decay of a token (key); p and w are decayed to the end of their token.
 """
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 
-CHUNK = 32  # tokens of a chunk
-COLUMNS = 64  # of a tile, half in float32
+CHUNK = 16  # tokens
+# Columns of a block, warps and pipeline stages of each kernel, as measured on an H200.
+LAUNCHES = {
+    torch.bfloat16: {
+        "intra": (64, 1, 3),
+        "keys": (64, 2, 1),
+        "values": (128, 2, 1),
+        "scan": (64, 4, 3),
+        "reverse_scan": (64, 4, 3),
+        "couplings_grad": (64, 2, 3),
+        "local_grad": (64, 4, 2),
+    },
+    torch.float32: {
+        "intra": (32, 4, 1),
+        "keys": (32, 4, 1),
+        "values": (32, 4, 1),
+        "scan": (32, 4, 1),
+        "reverse_scan": (32, 4, 1),
+        "couplings_grad": (32, 4, 1),
+        "local_grad": (32, 4, 1),
+    },
+}
+OVER_VALUES = ("values", "scan", "reverse_scan", "couplings_grad",)  # kernels whose blocks are of V
+
+
+def _shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory of a program; without a GPU, those of a small one."""
+    if device.type != "cuda":
+        return 99 * 1024
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return triton.runtime.driver.active.utils.get_device_properties(index)["max_shared_mem"]
+
+
+@functools.cache
+def _launches(K: int, V: int, dtype: torch.dtype, device: torch.device) -> dict[str, dict[str, int]]:
+    """The launch of each kernel: the table's, its blocks no wider than K or V, its stages as shared memory allows."""
+    KP, VP = max(16, triton.next_power_of_2(K)), max(16, triton.next_power_of_2(V))
+    found = {}
+    for name, (block, warps, stages) in LAUNCHES[dtype].items():
+        columns = {"BV": min(VP, block)} if name in OVER_VALUES else {"BK": min(KP, block)}
+        if "scan" in name:
+            rows = 4 * CHUNK * KP * dtype.itemsize  # of a chunk; values and matrices take half as much again
+            stages = max(1, min(stages, int(0.6 * _shared_memory(device)) // rows))
+            # The state stays in registers. Without stages, Triton 3.6.0 miscompiles its products of 64 rows on Hopper.
+            columns["BV"] = min(columns["BV"], max(16, (8192 if stages > 1 else 4096) // KP))
+        if name == "local_grad":
+            columns["BV"] = min(VP, 64 if dtype == torch.bfloat16 else block)
+        found[name] = {**columns, "num_warps": warps, "num_stages": stages}
+    return found
 
 
 @triton.jit
@@ -28,25 +77,42 @@ def _locate(sequence, token, slot, T, H, ROWS: tl.constexpr):
 
 
 @triton.jit
+def _mask(live, col, D: tl.constexpr):
+    """Which elements of a [row, col] tile there are; a whole number of blocks of columns needs no look at them."""
+    if (D + col.shape[0] - 1) // col.shape[0] * col.shape[0] == D:
+        return live[:, None]
+    else:
+        return live[:, None] & (col < D)[None, :]
+
+
+@triton.jit
+def _mask_t(live, col, D: tl.constexpr):
+    if (D + col.shape[0] - 1) // col.shape[0] * col.shape[0] == D:
+        return live[None, :]
+    else:
+        return live[None, :] & (col < D)[:, None]
+
+
+@triton.jit
 def _load(x, row, live, col, D: tl.constexpr):
     """Rows of x as a [row, col] tile, zero where there is none."""
-    return tl.load(x + row[:, None] * D + col[None, :], mask=live[:, None] & (col < D)[None, :], other=0.0)
+    return tl.load(x + row[:, None] * D + col[None, :], mask=_mask(live, col, D), other=0.0)
 
 
 @triton.jit
 def _load_t(x, row, live, col, D: tl.constexpr):
     """Rows of x as a [col, row] tile. A tile needed both ways is loaded twice, never transposed in registers."""
-    return tl.load(x + row[None, :] * D + col[:, None], mask=live[None, :] & (col < D)[:, None], other=0.0)
+    return tl.load(x + row[None, :] * D + col[:, None], mask=_mask_t(live, col, D), other=0.0)
 
 
 @triton.jit
 def _store(x, row, live, col, D: tl.constexpr, tile):
-    tl.store(x + row[:, None] * D + col[None, :], tile, mask=live[:, None] & (col < D)[None, :])
+    tl.store(x + row[:, None] * D + col[None, :], tile, mask=_mask(live, col, D))
 
 
 @triton.jit
 def _store_t(x, row, live, col, D: tl.constexpr, tile):
-    tl.store(x + row[None, :] * D + col[:, None], tile, mask=live[None, :] & (col < D)[:, None])
+    tl.store(x + row[None, :] * D + col[:, None], tile, mask=_mask_t(live, col, D))
 
 
 @triton.jit
@@ -68,6 +134,33 @@ def _dot(a, b):
 
 
 @triton.jit
+def _dot_for(a, b, dtype: tl.constexpr):
+    """A product of float32 tiles, as exact as tiles of `dtype` deserve: one TF32 product, or three."""
+    return tl.dot(a, b, input_precision="tf32" if dtype == tl.bfloat16 else "tf32x3")
+
+
+@triton.jit
+def _sums(inside, x, dtype: tl.constexpr):
+    """inside @ x for a 0/1 matrix: no difference of long sums is ever taken.
+
+    Beside bfloat16 tiles, x goes in as a high and a low part, 16 bits of it in all; what is bfloat16 has no low part.
+    """
+    if x.dtype == tl.bfloat16:
+        return tl.dot(inside.to(tl.bfloat16), x)
+    elif dtype == tl.bfloat16:
+        high = x.to(tl.bfloat16)
+        total = tl.dot(inside.to(tl.bfloat16), high)
+        return tl.dot(inside.to(tl.bfloat16), (x - high.to(tl.float32)).to(tl.bfloat16), total)
+    else:
+        return _dot(inside.to(tl.float32), x)
+
+
+@triton.jit
+def _exp(x):
+    return tl.exp2(x * 1.4426950408889634)
+
+
+@triton.jit
 def _meet(left, right, level):
     """Pairs (left after right) whose highest differing bit is `level`: each such pair has exactly one level."""
     upper = ((left >> level) & 1) != 0
@@ -82,29 +175,40 @@ def _meet_t(left, right, level):
 
 
 @triton.jit
+def _scaled(tile, x):
+    """tile * x in the tile's dtype; bfloat16 in pairs."""
+    if tile.dtype == tl.bfloat16:
+        return tl.inline_asm_elementwise(
+            "{ .reg .b32 z; mov.b32 z, 0x80008000; fma.rn.bf16x2 $0, $1, $2, z; }", "=r,r,r", [tile, x.to(tl.bfloat16)],
+            dtype=tl.bfloat16, is_pure=True, pack=2,
+        )
+    else:
+        return tile * x
+
+
+@triton.jit
 def _log_decay(g, sequence, token, T, H, col, K: tl.constexpr):
-    """Log decays of the chunk's tokens in units of log 2, zero past the end."""
+    """Log decays of the chunk's tokens, zero past the end. Their sums stay finite: exp of the least is 0 already."""
     row = (sequence // H * T + token) * H + sequence % H
     mask = (token < T)[:, None] & (col < K)[None, :]
-    return tl.load(g + row[:, None] * K + col[None, :], mask=mask, other=0.0) * 1.4426950408889634
+    decay = tl.load(g + row[:, None] * K + col[None, :], mask=mask, other=0.0)
+    return tl.maximum(decay, -10000.0, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
-def _from_start(decay, end, tau):
+def _from_start(decay, end, tau, dtype: tl.constexpr):
     """exp of the decays up to and with token `end`."""
-    upto = (tau[None, :] <= end[:, None]).to(tl.float32)
-    return tl.exp2(_dot(upto, decay))
+    return _exp(_sums(tau[None, :] <= end[:, None], decay, dtype))
 
 
 @triton.jit
-def _to_end(decay, token, tau):
+def _to_end(decay, token, tau, dtype: tl.constexpr):
     """exp of the decays after `token`."""
-    after = (tau[None, :] > token[:, None]).to(tl.float32)
-    return tl.exp2(_dot(after, decay))
+    return _exp(_sums(tau[None, :] > token[:, None], decay, dtype))
 
 
 @triton.jit
-def _to_reference(decay, token, end, tau, level):
+def _to_reference(decay, token, end, tau, level, dtype: tl.constexpr):
     """exp of the decays between each row and its reference at a dyadic level.
 
     A group of 2 << level tokens has its reference between its halves. A row of the upper half takes the decays from
@@ -112,22 +216,116 @@ def _to_reference(decay, token, end, tau, level):
     decay between the two rows. Every exponent is a sum of log decays, and no row looks past its own token's group half.
     """
     middle = ((token >> level) | 1) << level
-    upper = (tau[None, :] >= middle[:, None]) & (tau[None, :] <= end[:, None])
-    lower = (tau[None, :] > token[:, None]) & (tau[None, :] < middle[:, None])
-    inside = tl.where(((token >> level) & 1)[:, None] != 0, upper, lower).to(tl.float32)
-    return tl.exp2(_dot(inside, decay))
+    above = ((token >> level) & 1) != 0
+    first = tl.where(above, middle, token + 1)
+    last = tl.where(above, end, middle - 1)
+    return _exp(_sums((tau[None, :] >= first[:, None]) & (tau[None, :] <= last[:, None]), decay, dtype))
 
 
 @triton.jit
-def _seen(x, end, tau):
+def _seen(x, end, tau, dtype: tl.constexpr):
     """For each token the sum of x over the rows that have seen its decay."""
-    return _dot((tau[:, None] <= end[None, :]).to(tl.float32), x)
+    return _sums(tau[:, None] <= end[None, :], x, dtype)
 
 
 @triton.jit
-def _ahead(x, token, tau):
+def _ahead(x, token, tau, dtype: tl.constexpr):
     """For each token the sum of x over the rows written before it."""
-    return _dot((tau[:, None] > token[None, :]).to(tl.float32), x)
+    return _sums(tau[:, None] > token[None, :], x, dtype)
+
+
+@triton.jit
+def _load_scalar(x, row, live):
+    """One number for each row, as a column."""
+    return tl.load(x + row, mask=live, other=0.0).to(tl.float32)[:, None]
+
+
+@triton.jit
+def _store_scalar(x, row, live, column):
+    tl.store(x + row[:, None], column, mask=live[:, None])
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def prologue(
+    a_in, kappa_in, p_row_out, y_row_out, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """The rows that the scan takes."""
+    pid = tl.program_id(0).to(tl.int64)
+    row = pid * ROWS + tl.arange(0, ROWS)
+    live = row < T * H
+    col_k = tl.arange(0, KP)
+    col_v = tl.arange(0, VP)
+    a = _load(a_in, row, live, col_k, K).to(tl.float32)
+    kappa = _load(kappa_in, row, live, col_k, K).to(tl.float32)
+    p0 = a * kappa
+    _store(p_row_out, row, live, col_k, K, p0)
+    _store(y_row_out, row, live, col_v, V, 0.0)
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def epilogue(
+    k_in, v_in, r_in, u_in, reads_in, o_out, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """The output, from what the scan has read."""
+    pid = tl.program_id(0).to(tl.int64)
+    head = pid % H + tl.arange(0, 1)
+    every = head >= 0
+    token = pid // H * ROWS + tl.arange(0, ROWS)
+    row = token * H + head
+    live = token < T
+    col_k = tl.arange(0, KP)
+    in_k = (col_k < K)[None, :]
+    col_v = tl.arange(0, VP)
+    k = _load(k_in, row, live, col_k, K).to(tl.float32)
+    v = _load(v_in, row, live, col_v, V).to(tl.float32)
+    r = _load(r_in, row, live, col_k, K).to(tl.float32)
+    u = _load(u_in, head, every, col_k, K).to(tl.float32)
+    reads = _load(reads_in, row, live, col_v, V).to(tl.float32)
+    rest = tl.sum(r * (u * k), 1, keep_dims=True) * v
+    _store(o_out, row, live, col_v, V, reads + rest)
+
+
+@triton.jit(do_not_specialize=["T", "H"])
+def prologue_grad(
+    a_in, kappa_in, k_in, v_in, r_in, u_in, do_in, de_row_in, dp_row_in, dw_row_in, dyw_row_in, dq_row_in, dr_out,
+    dk_out, dkappa_out, dv_out, da_out, du_out, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr,
+    VP: tl.constexpr, ROWS: tl.constexpr,
+):
+    """The gradients of inputs and params, from those of rows and output."""
+    pid = tl.program_id(0).to(tl.int64)
+    head = pid % H + tl.arange(0, 1)
+    every = head >= 0
+    token = pid // H * ROWS + tl.arange(0, ROWS)
+    row = token * H + head
+    live = token < T
+    col_k = tl.arange(0, KP)
+    in_k = (col_k < K)[None, :]
+    col_v = tl.arange(0, VP)
+    in_v = (col_v < V)[None, :]
+    a = _load(a_in, row, live, col_k, K).to(tl.float32)
+    kappa = _load(kappa_in, row, live, col_k, K).to(tl.float32)
+    k = _load(k_in, row, live, col_k, K).to(tl.float32)
+    v = _load(v_in, row, live, col_v, V).to(tl.float32)
+    r = _load(r_in, row, live, col_k, K).to(tl.float32)
+    u = _load(u_in, head, every, col_k, K).to(tl.float32)
+    do = _load(do_in, row, live, col_v, V).to(tl.float32)
+    de_row = _load(de_row_in, row, live, col_k, K).to(tl.float32)
+    dp_row = _load(dp_row_in, row, live, col_k, K).to(tl.float32)
+    dw_row = _load(dw_row_in, row, live, col_k, K).to(tl.float32)
+    dyw_row = _load(dyw_row_in, row, live, col_v, V).to(tl.float32)
+    dq_row = _load(dq_row_in, row, live, col_k, K).to(tl.float32)
+    x1 = u * k
+    x2 = tl.sum(do * v, 1, keep_dims=True)
+    _store(dv_out, row, live, col_v, V, dyw_row + do * tl.sum(r * x1, 1, keep_dims=True))
+    x3 = x2 * r
+    _store(dr_out, row, live, col_k, K, dq_row + x2 * x1)
+    x4 = tl.sum(tl.where(live[:, None], x3 * k, 0.0), 0, keep_dims=True)
+    _store(du_out, pid + tl.arange(0, 1), every, col_k, K, x4)
+    _store(dk_out, row, live, col_k, K, dw_row + x3 * u)
+    _store(da_out, row, live, col_k, K, dp_row * kappa)
+    _store(dkappa_out, row, live, col_k, K, de_row + dp_row * a)
 
 
 @triton.jit(do_not_specialize=["T", "H"])
@@ -148,45 +346,39 @@ def intra(
     a = tl.zeros([C, C], tl.float32)
     b = tl.zeros([C, C], tl.float32)
     m = tl.zeros([C, C], tl.float32)
+    own_m = tl.zeros([C, C], tl.float32)
     n = tl.zeros([C, C], tl.float32)
+    own_n = tl.zeros([C, C], tl.float32)
 
-    for level in range(LEVELS):
-        z_a = tl.zeros([C, C], tl.float32)
-        z_b = tl.zeros([C, C], tl.float32)
-        z_m = tl.zeros([C, C], tl.float32)
-        z_n = tl.zeros([C, C], tl.float32)
-        for k in range(0, K, BK):
-            col = k + tl.arange(0, BK)
-            decay = _log_decay(g, sequence, first + tau, T, H, col, K)
-            x_e = _to_reference(decay, t1, end_e, tau, level)
-            x1 = _to_reference(decay, t1, t1, tau, level)
-            e_tile = (_load(e, at1, live1, col, K) * x_e).to(dtype)
-            q_tile = (_load(q, at1, live1, col, K) * x1).to(dtype)
-            p_tile = (_load(p, at1, live1, col, K) * x1).to(dtype)
-            w_tile = (_load(w, at1, live1, col, K) * x1).to(dtype)
-            z_a += _dot(e_tile, tl.trans(p_tile))
-            z_b += _dot(e_tile, tl.trans(w_tile))
-            z_m += _dot(q_tile, tl.trans(p_tile))
-            z_n += _dot(q_tile, tl.trans(w_tile))
-        a += tl.where(_meet(t1, t1, level), z_a, 0.0)
-        b += tl.where(_meet(t1, t1, level), z_b, 0.0)
-        m += tl.where(_meet(t1, t1, level), z_m, 0.0)
-        n += tl.where(_meet(t1, t1, level), z_n, 0.0)
-
-    # Within a token no decay stands between the two rows.
-    z_m = tl.zeros([C, C], tl.float32)
-    z_n = tl.zeros([C, C], tl.float32)
     for k in range(0, K, BK):
         col = k + tl.arange(0, BK)
+        decay = _log_decay(g, sequence, first + tau, T, H, col, K)
+        e_tile = _load(e, at1, live1, col, K)
         q_tile = _load(q, at1, live1, col, K)
         p_tile = _load(p, at1, live1, col, K)
         w_tile = _load(w, at1, live1, col, K)
-        z_m += _dot(q_tile, tl.trans(p_tile))
-        z_n += _dot(q_tile, tl.trans(w_tile))
-    same = t1[:, None] == t1[None, :]
-    m += tl.where(same, z_m, 0.0)
-    same = t1[:, None] == t1[None, :]
-    n += tl.where(same, z_n, 0.0)
+        own_m += _dot(p_tile, tl.trans(q_tile))
+        own_n += _dot(w_tile, tl.trans(q_tile))
+        for level in range(LEVELS):
+            x_e = _to_reference(decay, t1, end_e, tau, level, dtype)
+            x1 = _to_reference(decay, t1, t1, tau, level, dtype)
+            e_x = _scaled(e_tile, x_e)
+            q_x = _scaled(q_tile, x1)
+            p_x = _scaled(p_tile, x1)
+            w_x = _scaled(w_tile, x1)
+            meet = _meet(t1, t1, level)
+            a += tl.where(meet, _dot(e_x, tl.trans(p_x)), 0.0)
+            meet = _meet(t1, t1, level)
+            b += tl.where(meet, _dot(e_x, tl.trans(w_x)), 0.0)
+            meet = _meet_t(t1, t1, level)
+            m += tl.where(meet, _dot(p_x, tl.trans(q_x)), 0.0)
+            meet = _meet_t(t1, t1, level)
+            n += tl.where(meet, _dot(w_x, tl.trans(q_x)), 0.0)
+    # Within a token no decay stands between the two rows.
+    same = t1[None, :] == t1[:, None]
+    m += tl.where(same, own_m, 0.0)
+    same = t1[None, :] == t1[:, None]
+    n += tl.where(same, own_n, 0.0)
 
     # Exact block substitution from single rows upwards:
     # [[X, 0], [A, Y]]^-1 = [[X^-1, 0], [-Y^-1 A X^-1, Y^-1]].
@@ -195,8 +387,8 @@ def intra(
     inverse = identity - tl.where(_meet(row, row, 0), a, 0.0)
     for level in range(1, LEVELS):
         lower = tl.where(_meet(row, row, level), a, 0.0)
-        lower = _dot(inverse, lower)
-        inverse -= _dot(lower, inverse)
+        lower = _dot_for(inverse, lower, dtype)
+        inverse -= _dot_for(lower, inverse, dtype)
     tl.store(_matrix(inverse_out, pid, C, C), inverse.to(dtype))
     tl.store(_matrix(b_out, pid, C, C), b.to(dtype))
     tl.store(_matrix(m_out, pid, C, C), m.to(dtype))
@@ -209,7 +401,8 @@ def keys(
     C: tl.constexpr,
 ):
     """The chunk's rows as the scan needs them, decayed to its start or end."""
-    pid = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(0) % tl.cdiv(K, BK)
+    pid = (tl.program_id(0) // tl.cdiv(K, BK)).to(tl.int64)
     sequence = pid // tl.cdiv(T, C)
     first = pid % tl.cdiv(T, C) * C
     tau = tl.arange(0, C)
@@ -217,30 +410,31 @@ def keys(
     at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
     end_e = t1 - 1
     dtype: tl.constexpr = e.dtype.element_ty
-    col = tl.program_id(1) * BK + tl.arange(0, BK)
+    col = block * BK + tl.arange(0, BK)
     decay = _log_decay(g, sequence, first + tau, T, H, col, K)
 
-    e_tile = (_load(e, at1, live1, col, K) * _from_start(decay, end_e, tau)).to(dtype)
+    e_tile = (_load(e, at1, live1, col, K) * _from_start(decay, end_e, tau, dtype)).to(dtype)
     solve = tl.load(_matrix(inverse, pid, C, C))
     w_tile = _dot(solve, e_tile)
     _store(solved, at1, live1, col, K, w_tile.to(dtype))
-    _store(q_out, at1, live1, col, K, (_load(q, at1, live1, col, K) * _from_start(decay, t1, tau)).to(dtype))
-    _store(p_out, at1, live1, col, K, (_load(p, at1, live1, col, K) * _to_end(decay, t1, tau)).to(dtype))
-    _store(w_out, at1, live1, col, K, (_load(w, at1, live1, col, K) * _to_end(decay, t1, tau)).to(dtype))
-    tl.store(total + pid * K + col, tl.exp2(tl.sum(decay, 0)), mask=col < K)
+    _store(q_out, at1, live1, col, K, (_load(q, at1, live1, col, K) * _from_start(decay, t1, tau, dtype)).to(dtype))
+    _store(p_out, at1, live1, col, K, (_load(p, at1, live1, col, K) * _to_end(decay, t1, tau, dtype)).to(dtype))
+    _store(w_out, at1, live1, col, K, (_load(w, at1, live1, col, K) * _to_end(decay, t1, tau, dtype)).to(dtype))
+    tl.store(total + pid * K + col, _exp(tl.sum(decay.to(tl.float32), 0)), mask=col < K)
 
 
 @triton.jit(do_not_specialize=["T", "H"])
 def values(y, yw, b, inverse, solved, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.constexpr):
     """The values that the chunk's erasing rows would write to a zero state."""
-    pid = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(0) % tl.cdiv(V, BV)
+    pid = (tl.program_id(0) // tl.cdiv(V, BV)).to(tl.int64)
     sequence = pid // tl.cdiv(T, C)
     first = pid % tl.cdiv(T, C) * C
     tau = tl.arange(0, C)
     t1 = tau
     at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
     dtype: tl.constexpr = y.dtype.element_ty
-    col = tl.program_id(1) * BV + tl.arange(0, BV)
+    col = block * BV + tl.arange(0, BV)
 
     y_tile = _load(y, at1, live1, col, V)
     coupling = tl.load(_matrix(b, pid, C, C))
@@ -253,14 +447,17 @@ def values(y, yw, b, inverse, solved, T, H, V: tl.constexpr, BV: tl.constexpr, C
 @triton.jit(do_not_specialize=["T", "H"])
 def scan(
     solved_k, solved_v, p, w, yw, q, m, n, total, initial, o, u, states, final, T, H, K: tl.constexpr, V: tl.constexpr,
-    KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SAVE: tl.constexpr,
+    KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SAVE: tl.constexpr, SCALE: tl.constexpr,
 ):
     """All chunks of a sequence and head in time order, for a block of value columns."""
-    sequence = tl.program_id(0).to(tl.int64)
+    # rwkv7.rule:5  update S = exp(w) * S - outer(a * kappa, kappa @ S) + outer(k, v)
+    # rwkv7.rule:6  read o = r @ S + (r @ (u * k)) * v
+    block = tl.program_id(0) % tl.cdiv(V, BV)
+    sequence = (tl.program_id(0) // tl.cdiv(V, BV)).to(tl.int64)
     chunks = tl.cdiv(T, C)
     tau = tl.arange(0, C)
     col_k = tl.arange(0, KP)
-    col_v = tl.program_id(1) * BV + tl.arange(0, BV)
+    col_v = block * BV + tl.arange(0, BV)
     at_state = sequence * (K * V) + col_k[None, :] * V + col_v[:, None]
     in_state = (col_k < K)[None, :] & (col_v < V)[:, None]
     dtype: tl.constexpr = states.dtype.element_ty
@@ -282,9 +479,9 @@ def scan(
             _store_t(u, at1, live1, col_v, V, u_tile)
         yw_tile = _load_t(yw, at1, live1, col_v, V)
         out = _dot(state_tile, _load_t(q, at1, live1, col_k, K))
-        out += _dot(u_tile, tl.load(_matrix_t(m, number, C, C)))
-        out += _dot(yw_tile, tl.load(_matrix_t(n, number, C, C)))
-        _store_t(o, at1, live1, col_v, V, out)
+        out += _dot(u_tile, tl.load(_matrix(m, number, C, C)))
+        out += _dot(yw_tile, tl.load(_matrix(n, number, C, C)))
+        _store_t(o, at1, live1, col_v, V, (out * SCALE).to(o.dtype.element_ty))
         state *= tl.load(total + number * K + col_k, mask=col_k < K, other=0.0)[None, :]
         state += _dot(u_tile, _load(p, at1, live1, col_k, K))
         state += _dot(yw_tile, _load(w, at1, live1, col_k, K))
@@ -294,14 +491,15 @@ def scan(
 @triton.jit(do_not_specialize=["T", "H"])
 def reverse_scan(
     solved_k, p, inverse, w, q, do, b, m, n, total, dfinal, dy, dyw, dstates, dinitial, T, H, K: tl.constexpr,
-    V: tl.constexpr, KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
+    V: tl.constexpr, KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SCALE: tl.constexpr,
 ):
     """All chunks of a sequence and head against time, for a block of value columns."""
-    sequence = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(0) % tl.cdiv(V, BV)
+    sequence = (tl.program_id(0) // tl.cdiv(V, BV)).to(tl.int64)
     chunks = tl.cdiv(T, C)
     tau = tl.arange(0, C)
     col_k = tl.arange(0, KP)
-    col_v = tl.program_id(1) * BV + tl.arange(0, BV)
+    col_v = block * BV + tl.arange(0, BV)
     at_state = sequence * (K * V) + col_k[None, :] * V + col_v[:, None]
     in_state = (col_k < K)[None, :] & (col_v < V)[:, None]
     dtype: tl.constexpr = dstates.dtype.element_ty
@@ -316,15 +514,15 @@ def reverse_scan(
         end_e = t1 - 1
         dstate_tile = dstate.to(dtype)
         tl.store(dstates + at_saved, dstate_tile, mask=in_state)
-        do_tile = _load_t(do, at1, live1, col_v, V).to(dtype)
+        do_tile = (_load_t(do, at1, live1, col_v, V).to(tl.float32) * SCALE).to(dtype)
         du_tile = _dot(dstate_tile, _load_t(p, at1, live1, col_k, K))
-        du_tile += _dot(do_tile, tl.load(_matrix(m, number, C, C)))
+        du_tile += _dot(do_tile, tl.load(_matrix_t(m, number, C, C)))
         du_tile = du_tile.to(dtype)
         solve = tl.load(_matrix(inverse, number, C, C))
         dy_tile = _dot(du_tile, solve).to(dtype)
         _store_t(dy, at1, live1, col_v, V, dy_tile)
         dyw_tile = _dot(dstate_tile, _load_t(w, at1, live1, col_k, K))
-        dyw_tile += _dot(do_tile, tl.load(_matrix(n, number, C, C)))
+        dyw_tile += _dot(do_tile, tl.load(_matrix_t(n, number, C, C)))
         dyw_tile -= _dot(dy_tile, tl.load(_matrix(b, number, C, C)))
         _store_t(dyw, at1, live1, col_v, V, dyw_tile.to(dtype))
         dstate *= tl.load(total + number * K + col_k, mask=col_k < K, other=0.0)[None, :]
@@ -334,7 +532,9 @@ def reverse_scan(
 
 
 @triton.jit(do_not_specialize=["T", "H"])
-def couplings_grad(dy, do, u, yw, da, db, dm, dn, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.constexpr):
+def couplings_grad(
+    dy, do, u, yw, da, db, dm, dn, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SCALE: tl.constexpr,
+):
     """Gradients of the chunk's matrices, where they are not zero by construction."""
     pid = tl.program_id(0).to(tl.int64)
     sequence = pid // tl.cdiv(T, C)
@@ -352,7 +552,7 @@ def couplings_grad(dy, do, u, yw, da, db, dm, dn, T, H, V: tl.constexpr, BV: tl.
     for v in range(0, V, BV):
         col = v + tl.arange(0, BV)
         e_tile = _load(dy, at1, live1, col, V).to(dtype)
-        q_tile = _load(do, at1, live1, col, V).to(dtype)
+        q_tile = (_load(do, at1, live1, col, V).to(tl.float32) * SCALE).to(dtype)
         p_tile = _load_t(u, at1, live1, col, V)
         w_tile = _load_t(yw, at1, live1, col, V)
         z_a -= _dot(e_tile, p_tile)
@@ -376,10 +576,11 @@ def couplings_grad(dy, do, u, yw, da, db, dm, dn, T, H, V: tl.constexpr, BV: tl.
 @triton.jit(do_not_specialize=["T", "H"])
 def local_grad(
     e, q, p, w, g, dy, do, u, yw, da, db, dm, dn, states, dstates, de, dq, dp, dw, dg, T, H, K: tl.constexpr,
-    V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, SCALE: tl.constexpr,
 ):
     """Gradients of the chunk's covectors, directions and log decays, for a block of K."""
-    pid = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(0) % tl.cdiv(K, BK)
+    pid = (tl.program_id(0) // tl.cdiv(K, BK)).to(tl.int64)
     sequence = pid // tl.cdiv(T, C)
     first = pid % tl.cdiv(T, C) * C
     tau = tl.arange(0, C)
@@ -387,36 +588,19 @@ def local_grad(
     at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
     end_e = t1 - 1
     dtype: tl.constexpr = p.dtype.element_ty
-    col = tl.program_id(1) * BK + tl.arange(0, BK)
+    col = block * BK + tl.arange(0, BK)
 
     grad_e = tl.zeros([C, BK], tl.float32)
     grad_q = tl.zeros([C, BK], tl.float32)
     grad_p = tl.zeros([C, BK], tl.float32)
     grad_w = tl.zeros([C, BK], tl.float32)
     dtotal = tl.zeros([BK], tl.float32)
-    for v in range(0, V, BV):
-        col_v = v + tl.arange(0, BV)
-        at_saved = pid * (K * V) + col_v[:, None] * K + col[None, :]
-        in_saved = (col_v < V)[:, None] & (col < K)[None, :]
-        state = tl.load(states + at_saved, mask=in_saved, other=0.0)
-        dstate = tl.load(dstates + at_saved, mask=in_saved, other=0.0)
-        grad_e -= _dot(_load(dy, at1, live1, col_v, V), state)
-        grad_q += _dot(_load(do, at1, live1, col_v, V).to(dtype), state)
-        grad_p += _dot(_load(u, at1, live1, col_v, V), dstate)
-        grad_w += _dot(_load(yw, at1, live1, col_v, V), dstate)
-        dtotal += tl.sum(state.to(tl.float32) * dstate.to(tl.float32), 0)
+    # All that does not depend on the loop below is loaded before it, to be there after it.
     e_tile = _load(e, at1, live1, col, K)
     q_tile = _load(q, at1, live1, col, K)
     p_tile = _load(p, at1, live1, col, K)
     w_tile = _load(w, at1, live1, col, K)
     decay = _log_decay(g, sequence, first + tau, T, H, col, K)
-    grad_e *= _from_start(decay, end_e, tau)
-    grad_q *= _from_start(decay, t1, tau)
-    grad_p *= _to_end(decay, t1, tau)
-    grad_w *= _to_end(decay, t1, tau)
-
-    pair_p = tl.zeros([C, BK], tl.float32)
-    pair_w = tl.zeros([C, BK], tl.float32)
     da_tile = tl.load(_matrix(da, pid, C, C))
     da_tile_t = tl.load(_matrix_t(da, pid, C, C))
     db_tile = tl.load(_matrix(db, pid, C, C))
@@ -425,13 +609,31 @@ def local_grad(
     dm_tile_t = tl.load(_matrix_t(dm, pid, C, C))
     dn_tile = tl.load(_matrix(dn, pid, C, C))
     dn_tile_t = tl.load(_matrix_t(dn, pid, C, C))
+    for v in range(0, V, BV):
+        col_v = v + tl.arange(0, BV)
+        at_saved = pid * (K * V) + col_v[:, None] * K + col[None, :]
+        in_saved = (col_v < V)[:, None] & (col < K)[None, :]
+        state = tl.load(states + at_saved, mask=in_saved, other=0.0)
+        dstate = tl.load(dstates + at_saved, mask=in_saved, other=0.0)
+        grad_e -= _dot(_load(dy, at1, live1, col_v, V), state)
+        grad_q += _dot((_load(do, at1, live1, col_v, V).to(tl.float32) * SCALE).to(dtype), state)
+        grad_p += _dot(_load(u, at1, live1, col_v, V), dstate)
+        grad_w += _dot(_load(yw, at1, live1, col_v, V), dstate)
+        dtotal += tl.sum(state.to(tl.float32) * dstate.to(tl.float32), 0)
+    grad_e *= _from_start(decay, end_e, tau, dtype)
+    grad_q *= _from_start(decay, t1, tau, dtype)
+    grad_p *= _to_end(decay, t1, tau, dtype)
+    grad_w *= _to_end(decay, t1, tau, dtype)
+
+    pair_p = tl.zeros([C, BK], tl.float32)
+    pair_w = tl.zeros([C, BK], tl.float32)
     for level in range(LEVELS):
-        x_e = _to_reference(decay, t1, end_e, tau, level)
-        x1 = _to_reference(decay, t1, t1, tau, level)
-        e_x = (e_tile * x_e).to(dtype)
-        q_x = (q_tile * x1).to(dtype)
-        p_x = (p_tile * x1).to(dtype)
-        w_x = (w_tile * x1).to(dtype)
+        x_e = _to_reference(decay, t1, end_e, tau, level, dtype)
+        x1 = _to_reference(decay, t1, t1, tau, level, dtype)
+        e_x = _scaled(e_tile, x_e)
+        q_x = _scaled(q_tile, x1)
+        p_x = _scaled(p_tile, x1)
+        w_x = _scaled(w_tile, x1)
         meet = _meet(t1, t1, level)
         z = _dot(tl.where(meet, da_tile, 0.0).to(dtype), p_x)
         grad_e += z * x_e
@@ -457,17 +659,14 @@ def local_grad(
         z = _dot(tl.where(meet, dn_tile_t, 0.0).to(dtype), q_x)
         pair_w += z * x1
 
-    ddecay = tl.zeros([C, BK], tl.float32) + (dtotal * tl.exp2(tl.sum(decay, 0)))[None, :]
-    ddecay += _seen(e_tile * grad_e, end_e, tau)
-    ddecay += _seen(q_tile * grad_q, t1, tau)
-    ddecay += _ahead(p_tile * grad_p, t1, tau)
-    ddecay -= _seen(p_tile * pair_p, t1, tau)
+    ddecay = tl.zeros([C, BK], tl.float32) + (dtotal * _exp(tl.sum(decay.to(tl.float32), 0)))[None, :]
+    ddecay += _seen(e_tile * grad_e, end_e, tau, dtype)
+    ddecay += _seen(q_tile * grad_q - p_tile * pair_p - w_tile * pair_w, t1, tau, dtype)
+    ddecay += _ahead(p_tile * grad_p + w_tile * grad_w, t1, tau, dtype)
     grad_p += pair_p
-    ddecay += _ahead(w_tile * grad_w, t1, tau)
-    ddecay -= _seen(w_tile * pair_w, t1, tau)
     grad_w += pair_w
     row, live = _locate(sequence, first + tau, 0, T, H, 1)
-    _store(dg, row, live, col, K, ddecay)
+    _store(dg, row, live, col, K, ddecay.to(dg.dtype.element_ty))
     z = tl.where(t1[:, None] == t1[None, :], dm_tile, 0.0).to(dtype)
     grad_q += _dot(z, p_tile)
     z = tl.where(t1[:, None] == t1[None, :], dm_tile_t, 0.0).to(dtype)
@@ -488,6 +687,8 @@ def decode(
     e, q, p, w, y, yw, g, before, o, after, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, BV: tl.constexpr,
 ):
     """One token."""
+    # rwkv7.rule:5  update S = exp(w) * S - outer(a * kappa, kappa @ S) + outer(k, v)
+    # rwkv7.rule:6  read o = r @ S + (r @ (u * k)) * v
     sequence = tl.program_id(0).to(tl.int64)
     col_k = tl.arange(0, KP)
     col_v = tl.program_id(1) * BV + tl.arange(0, BV)
@@ -495,7 +696,7 @@ def decode(
     at_state = sequence * (K * V) + col_k[:, None] * V + col_v[None, :]
     in_state = in_k[:, None] & in_v[None, :]
     state = tl.load(before + at_state, mask=in_state, other=0.0)
-    decay = tl.exp(tl.load(g + sequence * K + col_k, mask=in_k, other=0.0))[:, None]
+    decay = tl.exp(tl.load(g + sequence * K + col_k, mask=in_k, other=0.0).to(tl.float32))[:, None]
 
     p0 = tl.load(p + sequence * K + col_k, mask=in_k, other=0.0).to(tl.float32)
     u0 = tl.load(y + sequence * V + col_v, mask=in_v, other=0.0).to(tl.float32)
@@ -517,132 +718,89 @@ def decode(
     tl.store(after + at_state, new, mask=in_state)
 
 
-def _pack(rows: list[Tensor], dtype: torch.dtype) -> Tensor:
-    """The rows of a token beside each other: [B, T, H, rows, ...]."""
-    x = torch.stack(rows, 3) if len(rows) > 1 else rows[0].unsqueeze(3)
-    return x.to(dtype).contiguous()
+def _scan_forward(
+    e: Tensor, p: Tensor, y: Tensor, w: Tensor, yw: Tensor, q: Tensor, g: Tensor, initial: Tensor, save: bool,
+    dtype: torch.dtype, scale: float,
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """The reads [B, T, H, reads, V] in dtype, times scale, and the last state.
 
-
-def _blocks(K: int, V: int, dtype: torch.dtype) -> tuple[int, int, int, int, int]:
-    """Tile sizes, powers of two from 16: K in full, a block of K, a block of V, the scans' block of V.
-
-    Last: how many chunks the scans keep in flight, as shared memory allows.
+    Third: what the backward pass needs, if `save`.
     """
-    KP, VP = max(16, triton.next_power_of_2(K)), max(16, triton.next_power_of_2(V))
-    wide = dtype == torch.float32
-    block = COLUMNS // 2 if wide else COLUMNS
-    narrow = wide and KP > 128
-    return KP, min(KP, block), min(VP, block), min(VP, 16 if narrow else 32), 1 if wide or KP > 128 else 3
-
-
-class _Scan(torch.autograd.Function):
-    """The chunked scan on packed rows; its gradients are not differentiable again."""
-
-    @staticmethod
-    def forward(
-        ctx, e: Tensor, p: Tensor, y: Tensor, w: Tensor, yw: Tensor, q: Tensor, g: Tensor, initial: Tensor, save: bool,
-    ) -> tuple[Tensor, Tensor]:
-        B, T, H, _, K = p.shape
-        V = initial.shape[-1]
-        chunks = triton.cdiv(T, CHUNK)
-        KP, BK, BV, BLOCK, stages = _blocks(K, V, p.dtype)
-        inverse = p.new_empty(B * H * chunks, CHUNK, CHUNK)
-        b = p.new_empty(B * H * chunks, CHUNK, CHUNK)
-        m = p.new_empty(B * H * chunks, CHUNK, CHUNK)
-        n = p.new_empty(B * H * chunks, CHUNK, CHUNK)
-        solved_k, solved_v, u = torch.empty_like(e), torch.empty_like(y), torch.empty_like(y)
-        q_decayed = torch.empty_like(q)
-        p_decayed = torch.empty_like(p)
-        w_decayed = torch.empty_like(w)
-        total = g.new_empty(B * H * chunks, K)
-        o = initial.new_empty(B, T, H, 1, V)
-        states = p.new_empty(B * H * chunks if save else 0, V, K)
-        final = torch.empty_like(initial)
-        with torch.cuda.device_of(p):
-            intra[(B * H * chunks,)](
-                e, q, p, w, g, inverse, b, m, n, T, H, K=K, BK=BK, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, num_stages=1,
-            )
-            keys[(B * H * chunks, triton.cdiv(K, BK))](
-                e, q, p, w, g, inverse, solved_k, q_decayed, p_decayed, w_decayed, total, T, H, K=K, BK=BK, C=CHUNK,
-                num_stages=1,
-            )
-            values[(B * H * chunks, triton.cdiv(V, BV))](
-                y, yw, b, inverse, solved_v, T, H, V=V, BV=BV, C=CHUNK, num_stages=1,
-            )
-            scan[(B * H, triton.cdiv(V, BLOCK))](
-                solved_k, solved_v, p_decayed, w_decayed, yw, q_decayed, m, n, total, initial, o, u, states, final, T,
-                H, K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, SAVE=save, num_stages=stages,
-            )
-        ctx.save_for_backward(
-            e, p, w, yw, q, g, inverse, solved_k, b, m, n, q_decayed, p_decayed, w_decayed, total, u, states,
+    B, T, H, _, K = p.shape
+    V = initial.shape[-1]
+    chunks = triton.cdiv(T, CHUNK)
+    KP = max(16, triton.next_power_of_2(K))
+    launches = _launches(K, V, p.dtype, p.device)
+    inverse = p.new_empty(B * H * chunks, CHUNK, CHUNK)
+    b = p.new_empty(B * H * chunks, CHUNK, CHUNK)
+    m = p.new_empty(B * H * chunks, CHUNK, CHUNK)
+    n = p.new_empty(B * H * chunks, CHUNK, CHUNK)
+    solved_k, solved_v, u = torch.empty_like(e), torch.empty_like(y), torch.empty_like(y)
+    q_decayed = torch.empty_like(q)
+    p_decayed = torch.empty_like(p)
+    w_decayed = torch.empty_like(w)
+    total = initial.new_empty(B * H * chunks, K)
+    o = initial.new_empty(B, T, H, 1, V, dtype=dtype)
+    states = p.new_empty(B * H * chunks if save else 0, V, K)
+    final = torch.empty_like(initial)
+    with torch.cuda.device_of(p):
+        intra[(B * H * chunks,)](
+            e, q, p, w, g, inverse, b, m, n, T, H, K=K, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, **launches["intra"],
         )
-        return o, final
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, do: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
-        (
-            e, p, w, yw, q, g, inverse, solved_k, b, m, n, q_decayed, p_decayed, w_decayed, total, u, states,
-        ) = ctx.saved_tensors
-        B, T, H, _, K = p.shape
-        V = dfinal.shape[-1]
-        chunks = triton.cdiv(T, CHUNK)
-        KP, BK, BV, BLOCK, stages = _blocks(K, V, p.dtype)
-        do, dfinal = do.contiguous(), dfinal.contiguous()
-        dy = torch.empty_like(u)
-        dyw = torch.empty_like(yw)
-        dstates, dinitial = torch.empty_like(states), torch.empty_like(dfinal)
-        da = p.new_empty(B * H * chunks, CHUNK, CHUNK)
-        db = p.new_empty(B * H * chunks, CHUNK, CHUNK)
-        dm = p.new_empty(B * H * chunks, CHUNK, CHUNK)
-        dn = p.new_empty(B * H * chunks, CHUNK, CHUNK)
-        de = torch.empty_like(e)
-        dq = torch.empty_like(q)
-        dp = torch.empty_like(p)
-        dw = torch.empty_like(w)
-        dg = g.new_empty(B, T, H, K)
-        with torch.cuda.device_of(p):
-            reverse_scan[(B * H, triton.cdiv(V, BLOCK))](
-                solved_k, p_decayed, inverse, w_decayed, q_decayed, do, b, m, n, total, dfinal, dy, dyw, dstates,
-                dinitial, T, H, K=K, V=V, KP=KP, BV=BLOCK, C=CHUNK, num_stages=stages,
-            )
-            couplings_grad[(B * H * chunks,)](dy, do, u, yw, da, db, dm, dn, T, H, V=V, BV=BV, C=CHUNK, num_stages=1)
-            local_grad[(B * H * chunks, triton.cdiv(K, BK))](
-                e, q, p, w, g, dy, do, u, yw, da, db, dm, dn, states, dstates, de, dq, dp, dw, dg, T, H, K=K, V=V,
-                BK=BK, BV=BV, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, num_stages=1,
-            )
-        return de, dp, dy, dw, dyw, dq, dg.unsqueeze(3), dinitial, None
+        keys[(B * H * chunks * triton.cdiv(K, launches["keys"]["BK"]),)](
+            e, q, p, w, g, inverse, solved_k, q_decayed, p_decayed, w_decayed, total, T, H, K=K, C=CHUNK,
+            **launches["keys"],
+        )
+        values[(B * H * chunks * triton.cdiv(V, launches["values"]["BV"]),)](
+            y, yw, b, inverse, solved_v, T, H, V=V, C=CHUNK, **launches["values"],
+        )
+        scan[(B * H * triton.cdiv(V, launches["scan"]["BV"]),)](
+            solved_k, solved_v, p_decayed, w_decayed, yw, q_decayed, m, n, total, initial, o, u, states, final, T, H,
+            K=K, V=V, KP=KP, C=CHUNK, SAVE=save, SCALE=scale, **launches["scan"],
+        )
+    return o, final, (e, p, w, yw, q, g, inverse, solved_k, b, m, n, q_decayed, p_decayed, w_decayed, total, u, states)
 
 
-def _scan(t: dict[str, Tensor], S: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The reads [B, T, H, reads, V] and the state after the sequence, in float32.
+def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor, scale: float) -> tuple[Tensor, ...]:
+    """The gradients of the packed rows, in their order, and of the first state."""
+    (e, p, w, yw, q, g, inverse, solved_k, b, m, n, q_decayed, p_decayed, w_decayed, total, u, states) = saved
+    B, T, H, _, K = p.shape
+    V = dfinal.shape[-1]
+    chunks = triton.cdiv(T, CHUNK)
+    KP = max(16, triton.next_power_of_2(K))
+    launches = _launches(K, V, p.dtype, p.device)
+    do, dfinal = do.contiguous(), dfinal.contiguous()
+    dy = torch.empty_like(u)
+    dyw = torch.empty_like(yw)
+    dstates, dinitial = torch.empty_like(states), torch.empty_like(dfinal)
+    da = p.new_empty(B * H * chunks, CHUNK, CHUNK)
+    db = p.new_empty(B * H * chunks, CHUNK, CHUNK)
+    dm = p.new_empty(B * H * chunks, CHUNK, CHUNK)
+    dn = p.new_empty(B * H * chunks, CHUNK, CHUNK)
+    de = torch.empty_like(e)
+    dq = torch.empty_like(q)
+    dp = torch.empty_like(p)
+    dw = torch.empty_like(w)
+    dg = torch.empty_like(g)
+    with torch.cuda.device_of(p):
+        reverse_scan[(B * H * triton.cdiv(V, launches["reverse_scan"]["BV"]),)](
+            solved_k, p_decayed, inverse, w_decayed, q_decayed, do, b, m, n, total, dfinal, dy, dyw, dstates, dinitial,
+            T, H, K=K, V=V, KP=KP, C=CHUNK, SCALE=scale, **launches["reverse_scan"],
+        )
+        couplings_grad[(B * H * chunks,)](
+            dy, do, u, yw, da, db, dm, dn, T, H, V=V, C=CHUNK, SCALE=scale, **launches["couplings_grad"],
+        )
+        local_grad[(B * H * chunks * triton.cdiv(K, launches["local_grad"]["BK"]),)](
+            e, q, p, w, g, dy, do, u, yw, da, db, dm, dn, states, dstates, de, dq, dp, dw, dg, T, H, K=K, V=V, C=CHUNK,
+            LEVELS=CHUNK.bit_length() - 1, SCALE=scale, **launches["local_grad"],
+        )
+    return de, dp, dy, dw, dyw, dq, dg, dinitial
 
-    bfloat16 inputs are multiplied as such, all others as float32; sums and the state are float32.
-    """
-    tile = torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
-    e = _pack([t["e0"]], tile)
-    p = _pack([t["p0"]], tile)
-    y = _pack([t["g"].new_zeros(*t["g"].shape[:3], S.shape[-1])], tile)
-    w = _pack([t["p1"]], tile)
-    yw = _pack([t["y1"]], tile)
-    q = _pack([t["q0"]], tile)
-    g = _pack([t["g"]], torch.float32)
-    S = S.float().contiguous()
-    save = torch.is_grad_enabled() and any(x.requires_grad for x in (e, p, y, w, yw, q, g, S))
-    return _Scan.apply(e, p, y, w, yw, q, g, S, save)
 
-
-def _token(t: dict[str, Tensor], S: Tensor) -> tuple[Tensor, Tensor]:
-    """The reads [B, 1, H, reads, V] of one token and the state after it, in float32; S is left as it is."""
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (S, *t.values())):
-        raise RuntimeError("decode has no gradient: call it under torch.no_grad()")
-    e = _pack([t["e0"]], torch.float32)
-    p = _pack([t["p0"]], torch.float32)
-    y = _pack([t["g"].new_zeros(*t["g"].shape[:3], S.shape[-1])], torch.float32)
-    w = _pack([t["p1"]], torch.float32)
-    yw = _pack([t["y1"]], torch.float32)
-    q = _pack([t["q0"]], torch.float32)
-    g = _pack([t["g"]], torch.float32)
+def _decode(
+    e: Tensor, p: Tensor, y: Tensor, w: Tensor, yw: Tensor, q: Tensor, g: Tensor, S: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The reads [B, 1, H, reads, V] of one token and the state after it, from its rows, all in float32."""
     before = S.float().contiguous()
     B, T, H, _, K = p.shape
     V = S.shape[-1]
@@ -654,19 +812,6 @@ def _token(t: dict[str, Tensor], S: Tensor) -> tuple[Tensor, Tensor]:
     return o, after
 
 
-def prologue(r: Tensor, k: Tensor, kappa: Tensor, v: Tensor, w: Tensor, a: Tensor, u: Tensor) -> dict[str, Tensor]:
-    """What the tokens of rwkv7 need beside S, for all tokens at once."""
-    return {
-        "g": torch.clamp(w, min=-10000),
-        "p0": a * kappa,
-        "e0": kappa,
-        "p1": k,
-        "y1": v,
-        "q0": r,
-        "rest": (r * (u * k)).sum(-1)[..., None] * v,
-    }
-
-
 def start(
     B: int, H: int, K: int, V: int, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
 ) -> Tensor:
@@ -674,30 +819,122 @@ def start(
     return torch.zeros(B, H, K, V, dtype=dtype, device=device)
 
 
+ELEMENTS = 1024  # of a tile of the prologue
+
+
+def _row(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """An input as the one row of its tokens, [B, T, H, 1, ...]: itself, where it has the dtype."""
+    return x.unsqueeze(3).to(dtype).contiguous()
+
+
+def _rows(*sizes: int) -> int:
+    """Rows of a program that computes the prologue, so that its widest tile has ELEMENTS numbers."""
+    return max(1, ELEMENTS // triton.next_power_of_2(max(sizes)))
+
+
+def _prologue(
+    r: Tensor, k: Tensor, kappa: Tensor, v: Tensor, w: Tensor, a: Tensor, u: Tensor, tile: torch.dtype
+) -> tuple[Tensor, ...]:
+    """The rows that the scan takes, of contiguous inputs."""
+    B, T, H = r.shape[:3]
+    K = r.shape[-1]
+    V = v.shape[-1]
+    e_row = _row(kappa, tile)
+    p_row = r.new_empty(B, T, H, 1, K, dtype=tile)
+    y_row = r.new_empty(B, T, H, 1, V, dtype=tile)
+    w_row = _row(k, tile)
+    yw_row = _row(v, tile)
+    q_row = _row(r, tile)
+    g_row = _row(w, w.dtype)
+    R = _rows(K, V)
+    with torch.cuda.device_of(r):
+        prologue[(triton.cdiv(B * T * H, R),)](
+            a, kappa, p_row, y_row, B * T, H, K=K, V=V, KP=triton.next_power_of_2(K), VP=triton.next_power_of_2(V),
+            ROWS=R,
+        )
+    return e_row, p_row, y_row, w_row, yw_row, q_row, g_row
+
+
+def _epilogue(reads: Tensor, r: Tensor, k: Tensor, kappa: Tensor, v: Tensor, w: Tensor, a: Tensor, u: Tensor) -> Tensor:
+    """The output, of contiguous inputs."""
+    B, T, H = r.shape[:3]
+    K = r.shape[-1]
+    V = v.shape[-1]
+    o = v.new_empty(B, T, H, V)
+    R = _rows(K, V)
+    with torch.cuda.device_of(r):
+        epilogue[(triton.cdiv(B * T, R) * H,)](
+            k, v, r, u, reads, o, B * T, H, K=K, V=V, KP=triton.next_power_of_2(K), VP=triton.next_power_of_2(V),
+            ROWS=R,
+        )
+    return o
+
+
+class _Run(torch.autograd.Function):
+    """Rows, scan and output of sequences; its gradients are not differentiable again."""
+
+    @staticmethod
+    def forward(
+        ctx, r: Tensor, k: Tensor, kappa: Tensor, v: Tensor, w: Tensor, a: Tensor, u: Tensor, state: Tensor, save: bool,
+    ) -> tuple[Tensor, Tensor]:
+        r, k, kappa, v, w, a, u = (x.contiguous() for x in (r, k, kappa, v, w, a, u))
+        tile = torch.bfloat16 if v.dtype == torch.bfloat16 else torch.float32
+        rows = _prologue(r, k, kappa, v, w, a, u, tile)
+        reads, final, saved = _scan_forward(*rows, state, save, torch.float32, 1.0)
+        ctx.save_for_backward(r, k, kappa, v, w, a, u, *saved)
+        return _epilogue(reads, r, k, kappa, v, w, a, u), final
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, do: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
+        (r, k, kappa, v, w, a, u, *saved) = ctx.saved_tensors
+        B, T, H = r.shape[:3]
+        K = r.shape[-1]
+        V = v.shape[-1]
+        do = do.contiguous()
+        de_row, dp_row, dy_row, dw_row, dyw_row, dq_row, dg_row, dinitial = _scan_backward(
+            saved, do.unsqueeze(3), dfinal, 1.0,
+        )
+        dr = dk = dkappa = dv = da = du = None
+        if any(ctx.needs_input_grad[n] for n in (0, 1, 2, 3, 5, 6)):
+            dr = torch.empty_like(r)
+            dk = torch.empty_like(k)
+            dkappa = torch.empty_like(kappa)
+            dv = torch.empty_like(v)
+            da = torch.empty_like(a)
+            du = u.new_empty(triton.cdiv(B * T, _rows(K, V)), *u.shape, dtype=torch.float32)
+            R = _rows(K, V)
+            with torch.cuda.device_of(r):
+                prologue_grad[(triton.cdiv(B * T, R) * H,)](
+                    a, kappa, k, v, r, u, do, de_row, dp_row, dw_row, dyw_row, dq_row, dr, dk, dkappa, dv, da, du,
+                    B * T, H, K=K, V=V, KP=triton.next_power_of_2(K), VP=triton.next_power_of_2(V), ROWS=R,
+                )
+            du = du.sum(0).to(u.dtype)
+        return (dr, dk, dkappa, dv, dg_row.squeeze(3).to(w.dtype), da, du, dinitial, None)
+
+
 def run(
     r: Tensor, k: Tensor, kappa: Tensor, v: Tensor, w: Tensor, a: Tensor, u: Tensor, state: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """A sequence: inputs [B, T, H, ...], params [H, ...]; the output [B, T, H, V] and the state after it."""
-    dtype = v.dtype
-    r, k, kappa, v, w, a, u = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (r, k, kappa, v, w, a, u))
     B, T, H = r.shape[:3]
     K = r.shape[-1]
     V = v.shape[-1]
     if state is None:
-        state = start(B, H, K, V, r.dtype, r.device)
-    tensors = prologue(r, k, kappa, v, w, a, u)
-    reads, state = _scan(tensors, state, dtype)
-    o = reads[..., 0, :] + tensors["rest"]
-    return o.to(dtype), state
+        state = start(B, H, K, V, torch.float32, r.device)
+    state = state.float().contiguous()
+    save = torch.is_grad_enabled() and any(x.requires_grad for x in (r, k, kappa, v, w, a, u, state))
+    o, state = _Run.apply(r, k, kappa, v, w, a, u, state, save)
+    return o, state
 
 
 def step(
     state: Tensor, r: Tensor, k: Tensor, kappa: Tensor, v: Tensor, w: Tensor, a: Tensor, u: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """One token, without gradients: inputs [B, H, ...]; the output [B, H, V] (float32) and the state after."""
-    r, k, kappa, v, w, a, u = (x.float() for x in (r, k, kappa, v, w, a, u))
-    r, k, kappa, v, w, a = (x.unsqueeze(1) for x in (r, k, kappa, v, w, a))
-    tensors = prologue(r, k, kappa, v, w, a, u)
-    reads, state = _token(tensors, state)
-    o = reads[..., 0, :] + tensors["rest"]
-    return o.squeeze(1), state
+    """One token, without gradients: inputs [B, H, ...]; the output [B, H, V] and the state after."""
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (state, r, k, kappa, v, w, a, u)):
+        raise RuntimeError("decode has no gradient: call it under torch.no_grad()")
+    r, k, kappa, v, w, a = (x.unsqueeze(1).contiguous() for x in (r, k, kappa, v, w, a))
+    rows = _prologue(r, k, kappa, v, w, a, u, torch.float32)
+    reads, state = _decode(*rows, state)
+    return _epilogue(reads, r, k, kappa, v, w, a, u).squeeze(1), state
