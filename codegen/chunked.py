@@ -77,7 +77,7 @@ def _function(plan: Plan) -> str:
             _body(forward),
             "",
             "    @staticmethod",
-            "    @torch.autograd.function.once_differentiable",
+            "    @_once",
             "    def backward(ctx: Any, dlast: Tensor, *douts: Tensor) -> tuple[Tensor | None, ...]:",
             _body(backward(plan)),
         ]
