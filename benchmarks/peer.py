@@ -206,7 +206,9 @@ def kernel_times(rule: Rule, call: Call, B: int, T: int, H: int, D: int, calls: 
     for c in kernel_costs(rule, core(form), Sizes(B, T, H, D, D)):
         least, took = c.seconds(CARDS["h200"]) * 1e3, spent.pop(c.name, math.nan)
         row = {"kernel": c.name, "bytes": c.bytes, "flops": c.flops, "least_ms": round(least, 4), "ms": round(took, 4)}
-        rows.append(row | {"gb_per_s": round(c.bytes / took / 1e6), "tflop_per_s": round(c.flops / took / 1e9, 1)})
+        if took > 0:
+            row |= {"gb_per_s": round(c.bytes / took / 1e6), "tflop_per_s": round(c.flops / took / 1e9, 1)}
+        rows.append(row)
     rest = sum(ms for ms in spent.values() if ms > 1e-3)
     return [*rows, {"kernel": "others", "ms": round(rest, 4)}]
 
