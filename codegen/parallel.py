@@ -196,14 +196,14 @@ class _Segment(torch.autograd.Function):
         with torch.set_grad_enabled(any(needs)):
             results = job.run(leaves)
         if any(needs):
-            ctx.job, ctx.segment, ctx.summary, ctx.turns = job, segment, summary, turns
-            ctx.leaves, ctx.results = leaves, results
+            ctx.ranks, ctx.segment, ctx.summary, ctx.turns = job.ranks, segment, summary, turns
+            ctx.leaves, ctx.results, ctx.arguments, ctx.parts = leaves, results, len(job.names), job.parts
         return tuple(x.detach() for x in results)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dO: Tensor, *after: Tensor) -> tuple[Tensor | None, ...]:
-        job, ranks, S = ctx.job, ctx.job.ranks, ctx.job.parts.index("S")
+        ranks, S = ctx.ranks, ctx.parts.index("S")
         every = ranks.gather(ctx.summary.pull(dO.to(after[S].dtype), after[S]), "backward")
         behind = slice(ranks.rank + 1, ranks.count)
         turns = [x if x.shape[-1] == 1 else x.mT for x in ctx.turns[behind]]
@@ -215,7 +215,7 @@ class _Segment(torch.autograd.Function):
         wanted = [x for x in ctx.leaves if x.requires_grad]
         found = iter(torch.autograd.grad([x for x, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True))
         gradients = [next(found) if x.requires_grad else None for x in ctx.leaves]
-        start = len(job.names) + S
+        start = ctx.arguments + S
         if (own := gradients[start]) is not None:
             gradients[start] = ctx.segment.start_gradient(own, ranks.rank == 0)
         return None, *gradients

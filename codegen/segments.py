@@ -44,6 +44,7 @@ class Whole:
 
     def summary(self, tensors: Tensors, S0: Tensor) -> WholeSummary:
         """tensors [B, T, H, ...] of the shape; S0 [B, H, K, V] is the state before the first rank."""
+        tensors = {name: x.contiguous() for name, x in tensors.items()}
         return WholeSummary(segment_maps(self.chunked, self.shape, tensors, S0, self.chunk), S0)
 
     def enter(self, S: Tensor, S0: Tensor) -> Tensor:

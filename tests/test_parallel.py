@@ -15,6 +15,7 @@ from stateir.codegen.carried import comparable
 from stateir.codegen.operator import BackendError
 from stateir.codegen.parallel import SequenceParallel
 from stateir.codegen.samples import sample_arguments
+from stateir.codegen.segments import Whole
 from stateir.codegen.verify import rms_ratio
 from stateir.ir import Rule
 
@@ -193,3 +194,20 @@ def test_the_bytes_are_those_of_one_turn_and_one_state(two: list[Any]) -> None:
     for *_, whole, diagonal, _ in two:
         assert whole == {"forward": 8 * H * K * (K + V), "backward": 8 * H * K * V}
         assert diagonal == {"forward": 8 * H * K * (1 + V), "backward": 8 * H * K * V}
+
+
+@pytest.mark.parametrize("name", ["gdn2", "retention"])
+def test_kernels_give_the_maps_of_the_chunked_form(name: str) -> None:
+    """Turn, add and reach in Triton's interpreter: an erase with the identity's columns, a diagonal from the decays."""
+    rule = stateir.load(name)
+    x = sample_arguments(rule, B=1, T=20, H=1, K=16, V=32, dtype=torch.float32)
+    found = []
+    for backend in ("triton", "chunked"):
+        p = stateir.compile(rule, backend).pieces(x, None)
+        with torch.no_grad():
+            found.append(Whole(p.chunked, p.shape, p.chunk).summary(p.prologue(*p.args), p.state))
+    kernels, chunked = found
+    pairs = [(kernels.turn, chunked.turn), (kernels.add, chunked.add)]
+    pairs += [(a, b) for (_, a), (_, b) in zip(kernels.maps.reaches, chunked.maps.reaches, strict=True)]
+    for a, b in pairs:
+        assert rms_ratio(a, b) <= 1e-5
