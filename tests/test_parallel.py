@@ -104,6 +104,7 @@ RULES = ["gdn2", "qed", "gla", "retention", "additive", "rwkv7", "delta_product"
          "linear_attention", "precond_gated_delta", "levels", "factors"]  # fmt: skip
 ON_FOUR = ["gdn2", "gla", "mlstm", "levels"]
 PACKED = ["gdn2", "gla", "delta_product", "factors"]
+NAN_UP_TO = 47
 # A sequence over three borders; ends and begins at a border; empty ones everywhere; none that goes on.
 OFFSETS = [
     [0, 0, 5, 80, 80, 80, 84],
@@ -119,7 +120,23 @@ def on_two() -> list[Any]:
 
 def on_four() -> list[Any]:
     whole = [one_case(name, 21, None) for name in ON_FOUR]
-    return [*whole, *(one_case(name, 21, offsets) for offsets in OFFSETS for name in PACKED)]
+    return [*whole, *(one_case(name, 21, offsets) for offsets in OFFSETS for name in PACKED), poisoned()]
+
+
+def poisoned() -> tuple[Tensor, Tensor, list[Tensor]]:
+    """The second of two sequences on this rank, without and with NaN in the first, and with it its gradients."""
+    op, T = SequenceParallel(stateir.compile(stateir.load("gdn2"), "chunked")), 21
+    x = sample_arguments(op.op.rule, B=1, T=4 * T, H=H, K=K, V=V)
+    mine = slice(dist.get_rank() * T, (dist.get_rank() + 1) * T)
+    second = torch.arange(4 * T)[mine] >= NAN_UP_TO
+    found = []
+    for value in (1.0, torch.nan):
+        local = {n: torch.cat((t[:, :NAN_UP_TO] * value, t[:, NAN_UP_TO:]), 1)[:, mine] for n, t in x.items()}
+        leaves = [t.requires_grad_() for t in local.values()]
+        o, _ = op(**local, cu_seqlens=torch.tensor([0, NAN_UP_TO, 4 * T]))
+        found.append(o.detach()[:, second])
+    gradients = torch.autograd.grad(o[:, second].sum(), leaves)
+    return found[0], found[1], [g[:, second] for g in gradients]
 
 
 # Starting processes takes longer than what they do, so each count of them is started once.
@@ -138,7 +155,6 @@ def test_two_ranks_are_like_one(two: list[Any], name: str) -> None:
     compare(name, [x[RULES.index(name)] for x in two], 1e-11)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ON_FOUR)
 def test_four_ranks_are_like_one(four: list[Any], name: str) -> None:
     compare(name, [x[ON_FOUR.index(name)] for x in four], 1e-11)
@@ -149,6 +165,12 @@ def test_packed_sequences_go_on_over_borders(four: list[Any], offsets: list[int]
     first = len(ON_FOUR) + OFFSETS.index(offsets) * len(PACKED)
     for n, name in enumerate(PACKED):
         compare(name, [x[first + n] for x in four], 1e-11)
+
+
+def test_a_nan_does_not_cross_to_the_next_sequence(four: list[Any]) -> None:
+    for *_, (without, with_nan, gradients) in four:
+        assert torch.equal(with_nan, without)
+        assert all(torch.isfinite(g).all() for g in gradients)
 
 
 def refusals() -> list[str]:
