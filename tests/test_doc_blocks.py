@@ -1,6 +1,6 @@
 """Every block of bash and Python in the documentation is run: those of a page in their order, in one empty folder.
 
-A block of bash under `<!-- slow -->` is run with the slow tests only. docs/recall.md is a doctest (test_recall_page.py).
+A block of bash under `<!-- slow -->` is run with the slow tests only. docs/recall.md is a doctest: test_recall_page.py.
 """
 
 import os

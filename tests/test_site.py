@@ -21,7 +21,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_generated_pages_are_of_the_code(site: Path) -> None:
     thinks = (site / "compiler" / "index.html").read_text(encoding="utf-8")
-    assert "<math" in thinks and "gated_delta.rule:5" in thinks and "scan_kernel" in thinks
+    assert "<math" in thinks and "gated_delta.rule:5" in thinks and "reverse_scan\n" in thinks
     assert "proved: the lines of a token compose to the core form" in thinks
     assert "E302: " in (site / "errors" / "index.html").read_text(encoding="utf-8")
     assert "write_bindings" in (site / "api" / "index.html").read_text(encoding="utf-8")

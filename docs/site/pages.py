@@ -1,4 +1,4 @@
-"""The pages of the site that are made of the code: one rule through every level, the table of errors, the Python names."""
+"""The pages of the site that are made of the code: a rule through every level, the table of errors, Python's names."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _have(rule: Any) -> dict[str, str | None]:
 
 
 def _kernels(text: str) -> list[str]:
-    return re.findall(r"^def (\w+_kernel)\(", text, re.MULTILINE)
+    return re.findall(r"^@triton\.jit.*\ndef ([a-z]\w*)\(", text, re.MULTILINE)
 
 
 def _fence(language: str, text: str) -> str:
