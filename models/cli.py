@@ -12,7 +12,7 @@ from .config import config_hash
 from .mqar import Filler, MqarConfig, generate, render_row
 
 if TYPE_CHECKING:
-    from .train import TrainConfig
+    from .train_config import TrainConfig
 
 app = typer.Typer(
     help="Multi-query associative recall: show rows of the task, train a rule on it, evaluate a checkpoint.",
@@ -66,8 +66,9 @@ def train(
     """Train a model of one rule on the overwriting task (--overwrites 0: the plain one) and print its accuracy."""
     from stateir.codegen.verify_device import check_device
 
-    from .train import TrainConfig, load_rule
-    from .zoo import ModelConfig
+    from .train_config import TrainConfig
+    from .zoo import ModelConfig, load_rule
+
 
     task = _task(length, pairs, vocab, overwrites, num_queries, a, filler)
     try:
@@ -113,8 +114,9 @@ def eval_(
     """Evaluate a checkpoint on held-out rows, also of another length or number of keys."""
     from . import checkpoint as checkpoints
     from .config import from_dict
-    from .train import TrainConfig, evaluate, load_model, load_rule
-    from .zoo import Model
+    from .train import evaluate, load_model
+    from .train_config import TrainConfig
+    from .zoo import Model, load_rule
 
     try:
         config = from_dict(TrainConfig, checkpoints.facts(checkpoint)["config"])
@@ -125,7 +127,7 @@ def eval_(
         task = replace(config.task, **changed)
     except ValueError as error:
         raise _refusal(error) from None
-    model = Model(config.model, saved.rule, config.task.tokens, config.seed).to(device)
+    model = Model(config.model, saved.rule, config.tokens, config.seed).to(device)
     load_model(model, saved)
     score = evaluate(model, task, rows, config.seed if seed is None else seed)
     print(f"{config.model.rule}: accuracy {score:.3f} on {rows} rows after {saved.facts['step']} steps")

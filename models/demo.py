@@ -16,8 +16,10 @@ from typing import Any
 
 from .config import config_hash
 from .mqar import MqarConfig
-from .train import Result, TrainConfig, load_rule, train
-from .zoo import ModelConfig, state_bytes
+from .state_size import state_bytes
+from .train import Result, train
+from .train_config import TrainConfig
+from .zoo import ModelConfig, load_rule
 
 TASK = MqarConfig(length=64, pairs=8, vocab=128, overwrites=8)
 # rule -> the accuracies that count as the expected outcome, (least, most)

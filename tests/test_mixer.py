@@ -14,7 +14,8 @@ from stateir.models.attention import Attention
 from stateir.models.conv import ShortConvolution
 from stateir.models.mixer import Mixer, is_content
 from stateir.models.parameters import RuleParameter
-from stateir.models.zoo import Model, ModelConfig, carried_bytes, state_bytes, state_elements
+from stateir.models.state_size import carried_bytes, state_bytes, state_elements
+from stateir.models.zoo import Model, ModelConfig
 
 K, V, H, HIDDEN = 6, 5, 3, 16
 

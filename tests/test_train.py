@@ -17,7 +17,8 @@ from stateir.models.config import config_hash, from_dict, to_dict
 from stateir.models.demo import EXPECTED, config_of
 from stateir.models.figure import save_figure
 from stateir.models.mqar import MqarConfig
-from stateir.models.train import TrainConfig, _Run, evaluate, schedule, train
+from stateir.models.train import _Run, evaluate, train
+from stateir.models.train_config import TrainConfig, schedule
 from stateir.models.zoo import ModelConfig
 
 TINY = TrainConfig(
@@ -119,7 +120,7 @@ def test_optimizer_groups() -> None:
 def test_held_out_rows_are_no_training_rows() -> None:
     """A run sees other rows in training than those it is measured on, from the same seed."""
     from stateir.models.mqar import generate
-    from stateir.models.train import HELD_OUT, TRAIN
+    from stateir.models.rows import HELD_OUT, TRAIN
 
     held = generate(TINY.task, 4, (HELD_OUT, TINY.seed)).inputs
     assert all((generate(TINY.task, 4, (TRAIN, TINY.seed, step)).inputs != held).any() for step in range(20))
