@@ -1,4 +1,4 @@
-"""Causal softmax attention with the interface of a mixer: a baseline whose state grows with the sequence, or a window."""
+"""Causal softmax attention with the interface of a mixer: its state grows with the sequence, or is a window."""
 
 from __future__ import annotations
 

@@ -51,10 +51,18 @@ def main(arguments: list[str] | None = None) -> int:
 
 def save(results: list[Result], folder: Path) -> list[Path]:
     """The demo's figure with its CSV and JSON."""
-    from .figure import save_figure
+    from .curves import Curves, Measured, curves
 
     title = f"Recall of overwritten bindings: D={TASK.pairs} keys, U={TASK.overwrites} rewrites, L={TASK.length}"
-    return save_figure(results, folder / "overwriting", title)
+    rows = [
+        Measured(
+            r.config.model.rule, r.config.lr, r.config.seed, float(e["step"]), e["accuracy"], config_hash(r.config)
+        )
+        for r in results
+        for e in r.records
+    ]
+    config = Curves("steps", title, f"{results[0].config.eval_rows} rows", plateau=TASK.plateau)
+    return curves(config, rows, folder / "overwriting")
 
 
 def _as_expected(result: Result) -> bool:

@@ -49,7 +49,7 @@ def carried_bytes(cache: Cache) -> int:
 
 
 def with_state_bytes(config: ModelConfig, rule: Rule | None, length: int, budget: int) -> ModelConfig:
-    """The model with the most state within `budget` bytes: K = V in steps of 2, or the window of a baseline that has one.
+    """The model with the most state within `budget` bytes: K = V, even, or the window of a baseline that has one.
 
     K stays within 256, the operators' limit. The width of the residual stream and everything else are kept.
 

@@ -76,9 +76,7 @@ class Together:
         flat = self.flat.detach() if flat is None else flat
         first, runs = self.configs[0], len(self.configs)
         if self._held_out is None:
-            self._held_out = [
-                (task, self._rows(task, first.eval_rows, (HELD_OUT,), "host")) for task in first.measured
-            ]
+            self._held_out = [(task, self._rows(task, first.eval_rows, (HELD_OUT,), "host")) for task in first.measured]
         scores: list[list[float]] = [[] for _ in self.configs]
         for task, data in self._held_out:
             part = max(1, MOST_LOGITS // (runs * data.places.shape[-1] * first.tokens))
@@ -206,7 +204,7 @@ def train_together(
     results = []
     for config, own in zip(configs, runs.records, strict=True):
         best = max(float(r["accuracy"]) for r in own)
-        results.append(Result(config, float(own[-1]["accuracy"]), best, runs.step, tuple(own)))
+        results.append(Result(config, float(own[-1]["accuracy"]), best, runs.step, runs.flat.shape[1], tuple(own)))
     return results
 
 

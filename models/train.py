@@ -31,12 +31,13 @@ BETAS, EPS = (0.9, 0.95), 1e-8  # of AdamW
 
 @dataclass(frozen=True)
 class Result:
-    """final and best held-out accuracy, steps done, and the records of all evaluations in order."""
+    """final and best held-out accuracy, steps done, trained numbers, and the records of all evaluations in order."""
 
     config: TrainConfig
     final: float
     best: float
     steps: int
+    parameters: int
     records: tuple[dict[str, Any], ...]
 
 
@@ -61,7 +62,7 @@ def mean_score(task: Any, guesses: Tensor, targets: Tensor) -> float:
 
 
 def evaluation(config: TrainConfig, step: int, loss: float, accuracies: list[float], seconds: float) -> dict[str, Any]:
-    """The record of an evaluation: `accuracy` is the mean over the tests, `tests` has them in the configuration's order."""
+    """The record of an evaluation: `accuracy` is the mean over `tests`, which are in their order."""
     record: dict[str, Any] = {
         "event": "eval",
         "step": step,
@@ -115,7 +116,8 @@ def train(
             report(record)
         if run.step == stop_after:
             break
-    return Result(config, run.final, run.best, run.step, tuple(run.records))
+    parameters = sum(p.numel() for p in run.model.parameters())
+    return Result(config, run.final, run.best, run.step, parameters, tuple(run.records))
 
 
 class _Run:

@@ -70,8 +70,7 @@ class TrainConfig:
         slices = 1 + len(self.mix)
         require(len(self.weights) in (0, slices), f"weights must be {slices}, one a slice, got {len(self.weights)}")
         require(all(w > 0 for w in self.weights), f"weights must be positive, got {self.weights}")
-        longest = max(c.length for c in (*self.slices, *self.measured))
-        positions = self.model.positions
+        positions, longest = self.model.positions, self.longest
         require(positions == 0 or positions >= longest, f"model.positions must be at least {longest}, the longest row, "
                 f"got {positions}")  # fmt: skip
 
@@ -104,8 +103,8 @@ class TrainConfig:
 
     @property
     def longest(self) -> int:
-        """The longest row that is trained on; a state that grows with the row is counted at its end."""
-        return max(c.length for c in self.slices)
+        """The longest row, trained on or measured; a state that grows with the row is counted at its end."""
+        return max(c.length for c in (*self.slices, *self.measured))
 
     @property
     def tokens(self) -> int:

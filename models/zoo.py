@@ -75,7 +75,10 @@ def model_of_kind(kind: Kind, rule: str, **fields: Any) -> ModelConfig:
     if kind == "hybrid":
         own["gated_conv"] = 3
     else:
-        require(fields.get("positions", 0) > 0, f"positions must be positive in a plain model, got {fields.get('positions', 0)}")
+        require(
+            fields.get("positions", 0) > 0,
+            f"positions must be positive in a plain model, got {fields.get('positions', 0)}",
+        )
     return ModelConfig(rule=rule, **(own | fields))
 
 
@@ -209,9 +212,7 @@ def _mixer(config: ModelConfig, rule: Rule | None, seed: int) -> Layer:
         return GatedConvolution(config.hidden, config.window)
     if rule is None:
         window = config.window if config.rule == SLIDING_WINDOW else None
-        return Attention(
-            config.hidden, config.heads, config.key_dim, config.value_dim, conv=config.conv, window=window
-        )
+        return Attention(config.hidden, config.heads, config.key_dim, config.value_dim, conv=config.conv, window=window)
     return Mixer(
         rule, config.hidden, config.heads, config.key_dim, config.value_dim,
         conv=config.conv, gate=config.gate, seed=seed, backend=config.backend,

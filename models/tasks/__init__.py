@@ -62,7 +62,9 @@ def task_of(config: Any) -> str:
         ValueError: if it is of none.
     """
     found = [name for name, task in TASKS.items() if type(config) is task.config]
-    require(len(found) == 1, f"a task must be one of {', '.join(TASKS)} (its configuration), got {type(config).__name__}")
+    require(
+        len(found) == 1, f"a task must be one of {', '.join(TASKS)} (its configuration), got {type(config).__name__}"
+    )
     return found[0]
 
 
