@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import stateir
-from stateir.codegen.shape import shape_of
 from stateir.affine import normal_form
+from stateir.codegen.shape import shape_of
 from stateir.core import core
 
 RANKS = (8, 16, 32, 64, 128, 256, 512, 1024)

@@ -64,7 +64,9 @@ def packed_functions(rule: Rule, backend: str, configuration: Configuration) -> 
     return configured(text, label(rule, f"packed.{backend}"), configuration), shape
 
 
-def functions(rule: Rule, backend: str, chunk_size: int | None, configuration: Configuration) -> ModuleType:
+def functions(
+    rule: Rule, backend: str, chunk_size: int | None, configuration: Configuration = Configuration()
+) -> ModuleType:
     """The backend's module: `run(inputs..., params..., state)` gives the output and the state after it."""
     text = source(rule, backend, chunk_size)
     if configuration == Configuration():
