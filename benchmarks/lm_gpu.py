@@ -105,7 +105,10 @@ def main() -> None:
 
 def _print(record: dict[str, Any]) -> None:
     if record["step"] % 100 == 0:
-        print(f"  step {record['step']}  loss {record['loss']:.4f}  {record['tokens_per_second']:,.0f} tokens/s", flush=True)
+        print(
+            f"  step {record['step']}  loss {record['loss']:.4f}  {record['tokens_per_second']:,.0f} tokens/s",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -2,18 +2,18 @@
 
     python benchmarks/scaling.py [--results benchmarks/results] [--rules gdn2,qed,gla]
 
-Reads the measured milliseconds of one GPU from peer.json and writes scaling.json. Of one layer with B = 1 and the heads
-and head sizes of the measurement, the time of forward and backward on R ranks is the sum of
+Reads the measured milliseconds of one GPU from peer.json, writes scaling.json. Of one layer with B = 1 and the heads
+and head sizes of the measurement, forward and backward on R ranks take the sum of
 
     kernels    T / R tokens at the measured time of a token, and once more the forward's for the summary, times
                (V + K) / V where rows erase: the summary runs K more columns
-    exchange   forward an all-gather of turn and add, backward one of a state's gradient, in float32: ring steps and bytes
+    exchange   forward an all-gather of turn and add, backward one of a state's gradient, in float32, around a ring
     fold       the last rank applies R - 1 turns one after the other, two launches each, and as many in reverse
 
-Assumptions, all arguments: the measured time of a token does not depend on T (at least MIN tokens a rank keep the card
-full); 8 GPUs a host on links of LINK GB/s, hosts joined at NET GB/s a GPU; LATENCY us for a step of the ring within a
-host and NET_LATENCY between hosts; LAUNCH us a launch, during which nothing else runs. Exchange and kernels do not
-overlap.
+Assumptions. The measured time of a token holds for any T, and with B = 1 as for the measured batch: one sequence's
+segment is split over the card's multiprocessors as well as a batch is, which fails where a rank has few tokens. Eight
+GPUs share a host. As arguments: `link` GB/s a GPU within a host and `net` between hosts, `latency` and `net-latency` us
+for a step of the ring, `launch` us a launch, during which nothing else runs. Exchange and kernels do not overlap.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class VectorMap:
     product: bool
     zero: float
 
-    def apply(self, a: Tensor, b: Tensor, z: Tensor) -> Tensor:
+    def act(self, a: Tensor, b: Tensor, z: Tensor) -> Tensor:
         """A whole segment's map; one that overwrites the state does so whatever it was."""
         return torch.where(a == 0, b, a * z + b) if self.product else torch.maximum(z + a, b)
 
@@ -130,7 +130,7 @@ class VectorMap:
 class States(torch.autograd.Function):
     """The vector state before this rank's segment, from a, b [B, T, H, ...] of its tokens and the start [B, H, ...].
 
-    Backward, the map of each rank is linear around the state that it had: a diagonal, found by differentiating its scan.
+    Backward, each rank's map is linear around the state that it had: a diagonal, found by differentiating its scan.
     """
 
     @staticmethod
@@ -139,7 +139,7 @@ class States(torch.autograd.Function):
         maps = ranks.gather(torch.stack((joined, how.scan(a, b, torch.full_like(start, how.zero)))), "forward")
         z = start.clone()
         for r in range(ranks.rank):
-            z = how.apply(*maps[r].unbind(), z)
+            z = how.act(maps[r][0], maps[r][1], z)
         ctx.ranks, ctx.how = ranks, how
         ctx.save_for_backward(a, b, z)
         return z

@@ -27,7 +27,7 @@ Prologue = Callable[..., tuple[dict[str, Tensor], dict[str, Tensor]]]
 
 @dataclass(frozen=True)
 class Pieces:
-    """What the segments of a call are run by: the prologue, the scan of its tensors, their `shape`, and the largest chunk.
+    """What the segments of a call are run by: prologue, scan of its tensors, their `shape`, and the largest chunk.
 
     args: the inputs and params in their order, in the dtype of the states and with H heads; `state` is what is before.
     """

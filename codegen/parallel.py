@@ -16,6 +16,7 @@ The price on a rank is one more pass without gradients, with K more value column
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -59,7 +60,10 @@ class SequenceParallel:
         self.op = op
         self.traffic = Traffic()
         self.ranks = Ranks(group, dist.get_rank(group), dist.get_world_size(group), self.traffic)
-        self._module, self._levels = carried_maps(op.rule) if op.carries_dict else (None, ())
+        self._module: ModuleType | None = None
+        self._levels: tuple[Level, ...] = ()
+        if op.carries_dict:
+            self._module, self._levels = carried_maps(op.rule)
 
     def __call__(
         self, *, initial_state: State | None = None, return_state: bool = False, cu_seqlens: Tensor | None = None,
@@ -72,7 +76,7 @@ class SequenceParallel:
         tensors: inputs hold the T >= 1 tokens of this rank, the same number on each; params are equal on all ranks.
         initial_state: the state before the first rank's tokens, equal on all.
         return_state: the state after the last rank's, on all.
-        cu_seqlens: offsets over the tokens of all ranks, from 0 to ranks * T, equal on all; of rules that carry S alone.
+        cu_seqlens: offsets over all ranks' tokens, from 0 to ranks * T, equal on all; for rules that carry S alone.
 
         A gradient of a param or of the initial state is this rank's share: the shares of all ranks sum to the whole.
         """
@@ -118,8 +122,8 @@ class SequenceParallel:
                 x, W = inputs[name.removeprefix("prev.")], window.shape[1]
                 if x.shape[1] < W:
                     raise ValueError(
-                        f"{self.op.rule.name}: it looks back {W} tokens at {name.removeprefix('prev.')}, so over several "
-                        f"ranks each needs as many, got T = {x.shape[1]}"
+                        f"{self.op.rule.name}: it looks back {W} tokens at {name.removeprefix('prev.')}, so over "
+                        f"several ranks each needs as many, got T = {x.shape[1]}"
                     )
                 found[name] = Windows.apply(self.ranks, x, window)  # type: ignore[no-untyped-call]
         for level in self._levels:

@@ -115,7 +115,7 @@ class StateirForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         """None: the head is the embedding."""
         return None
 
-    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Any = None) -> None:
+    def gradient_checkpointing_enable(self, *_: Any, **__: Any) -> None:
         self.model.checkpointing = True
 
     def gradient_checkpointing_disable(self) -> None:
@@ -149,7 +149,8 @@ class StateirForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
     def _update_model_kwargs_for_generation(
         self, outputs: CausalOutput, model_kwargs: dict[str, Any], **kwargs: Any
     ) -> dict[str, Any]:
-        return {**super()._update_model_kwargs_for_generation(outputs, model_kwargs, **kwargs), "carried": outputs.carried}
+        kept = super()._update_model_kwargs_for_generation(outputs, model_kwargs, **kwargs)
+        return {**kept, "carried": outputs.carried}
 
 
 AutoConfig.register("stateir", StateirConfig)

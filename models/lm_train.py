@@ -42,9 +42,9 @@ PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12}
 class LMTrainConfig:
     """A run in full.
 
-    batch: rows of `length` tokens of all processes together. lr rises over `warmup` steps and falls along a cosine to a
-    tenth. bf16: autocast to bfloat16; weights and optimiser stay in float32. checkpointing: layers are computed again in
-    the backward pass. save_every: steps between checkpoints. text: see lm_text.
+    batch: rows of `length` tokens of all processes together. lr rises over `warmup` steps and falls along a cosine to
+    a tenth. bf16: autocast to bfloat16; weights and optimiser stay in float32. checkpointing: layers are computed
+    again in the backward pass. save_every: steps between checkpoints. text: see lm_text.
     """
 
     model: LMConfig = field(default_factory=LMConfig)
@@ -139,7 +139,8 @@ class Run:
         self.config, self.rule, self.device = config, rule, torch.device(device)
         self.rank, self.count = (0, 1) if parallel is None else (dist.get_rank(), dist.get_world_size())
         require(
-            config.batch % self.count == 0, f"batch must be a multiple of the {self.count} processes, got {config.batch}"
+            config.batch % self.count == 0,
+            f"batch must be a multiple of the {self.count} processes, got {config.batch}",
         )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
@@ -219,13 +220,13 @@ class Run:
 
     def save(self, path: Path) -> None:
         """Every process takes part; the first writes. Adam's moments are there after the first step."""
-        model = get_model_state_dict(self.model, options=_FULL)
-        optimizer = get_optimizer_state_dict(self.model, self.optimizer, options=_FULL)
+        model: dict[str, Any] = get_model_state_dict(self.model, options=_FULL)
+        optimizer: dict[str, Any] = get_optimizer_state_dict(self.model, self.optimizer, options=_FULL)
         if not self.first:  # where the two are empty
             return
-        moments: dict[str, Any] = optimizer["state"]  # type: ignore[assignment]
         tensors: dict[str, Tensor] = {f"model.{name}": x for name, x in model.items()}
-        tensors |= {f"optimizer.{entry}.{name}": x for name, of in moments.items() for entry, x in of.items()}
+        for name, moments in optimizer["state"].items():
+            tensors |= {f"optimizer.{entry}.{name}": x for entry, x in moments.items()}
         facts = {
             "config": to_dict(self.config),
             "config_hash": config_hash(self.config),
@@ -244,16 +245,16 @@ class Run:
             saved.facts["text"] == digest(self.config.text),
             f"the text {self.config.text!r} is not what the run was trained on: its bytes have changed",
         )
-        model = {n.removeprefix("model."): x for n, x in saved.tensors.items() if n.startswith("model.")}
+        model: dict[str, Any] = _below(saved.tensors, "model.")
         set_model_state_dict(self.model, model, options=_FULL)
         # The groups and their settings are as the configuration makes them.
         groups = get_optimizer_state_dict(self.model, self.optimizer)["param_groups"]
-        state: dict[str, dict[str, Tensor]] = {}
-        for key, x in saved.tensors.items():
-            if key.startswith("optimizer."):
-                _, entry, name = key.split(".", 2)
-                state.setdefault(name, {})[entry] = x
-        set_optimizer_state_dict(self.model, self.optimizer, {"state": state, "param_groups": groups}, options=_FULL)
+        state: dict[str, Any] = {}
+        for key, x in _below(saved.tensors, "optimizer.").items():
+            entry, name = key.split(".", 1)
+            state.setdefault(name, {})[entry] = x
+        whole: dict[str, Any] = {"state": state, "param_groups": groups}
+        set_optimizer_state_dict(self.model, self.optimizer, whole, options=_FULL)
         self.step, self.losses = saved.facts["step"], list(saved.facts["losses"])
 
     def _autocast(self) -> torch.autocast:
@@ -282,12 +283,17 @@ def load_model(path: Path, *, rule: Rule | None = None, allow_other_rule: bool =
     assert saved.rule is not None
     config = from_dict(LMTrainConfig, saved.facts["config"])
     model = LanguageModel(config.model, saved.rule, config.seed)
-    model.load_state_dict({n.removeprefix("model."): x for n, x in saved.tensors.items() if n.startswith("model.")})
+    model.load_state_dict(_below(saved.tensors, "model."))
     return model.eval()
 
 
+def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with the prefix, by the rest of their names."""
+    return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
+
+
 def _optimizer(model: LanguageModel, config: LMTrainConfig) -> torch.optim.AdamW:
-    """Weight decay falls on the matrices of layers alone: not on the embedding, norms, convolutions, a rule's params."""
+    """Weight decay falls on the matrices of layers alone: not on embedding, norms, convolutions, a rule's params."""
     decayed = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear)}
     groups = [
         {"params": [p for p in model.parameters() if id(p) in decayed], "weight_decay": config.weight_decay},

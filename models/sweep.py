@@ -6,9 +6,9 @@ A sweep file is JSON:
      "grid": {"model.rule": ["gdn2", "qed"], "task.pairs": [8, 16], "seed": [0, 1]},
      "retries": 1}
 
-`base` is a TrainConfig, `grid` names fields of it, each with its values; every combination is a point. The folder has one
-folder a point, named by its configuration's hash, with the run's own log and checkpoint; `result.json` is there once it
-is done, `failures.jsonl` says what went wrong each time. Starting a sweep again in its folder goes on from all of that.
+`base` is a TrainConfig, `grid` names fields of it, each with its values; every combination is a point. Each point has a
+folder, named by its configuration's hash, with the run's own log and checkpoint; `result.json` is there once it is
+done, `failures.jsonl` says what went wrong each time. Starting a sweep again in its folder goes on from all of that.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The points of a grid in its order; a point that fails is tried `retries` times more in each start of the sweep."""
+    """The points of a grid in its order; one that fails is tried `retries` times more in each start of the sweep."""
 
     points: tuple[Point, ...]
     retries: int

@@ -38,4 +38,4 @@ def sweep(
 
 
 def _settings(row: dict[str, Any]) -> str:
-    return "  ".join(f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}" for name, value in row.items())
+    return "  ".join(f"{name} {x:.4f}" if isinstance(x, float) else f"{name} {x}" for name, x in row.items())

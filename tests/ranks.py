@@ -1,4 +1,4 @@
-"""Processes of a gloo group for tests: `on_ranks` runs a function of this file's users in each and gives what it returns."""
+"""Processes of a gloo group for tests: `on_ranks` runs a function in each and gives what it returns."""
 
 from __future__ import annotations
 

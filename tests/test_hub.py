@@ -1,4 +1,4 @@
-"""The language model through transformers: saved with its rule, loaded by the Auto classes, generating with its state."""
+"""The language model through transformers: saved with its rule, loaded by Auto classes, generating with its state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ transformers = pytest.importorskip("transformers")
 
 from stateir.models.hub import StateirConfig, StateirForCausalLM  # noqa: E402
 
-TEXT = "rule mine\ninput q: key, k: key unit, v: value, b: scalar in [0, 1]\nupdate S += outer(k, b * (v - k @ S))\nread o = q @ S\n"
+TEXT = (
+    "rule mine\ninput q: key, k: key unit, v: value, b: scalar in [0, 1]\n"
+    "update S += outer(k, b * (v - k @ S))\nread o = q @ S\n"
+)
 SHAPE = dict(pattern="ra", tokens=32, layers=2, hidden=16, heads=2, key_dim=6, value_dim=5, mlp=24)
 
 
@@ -70,9 +73,12 @@ def test_generate_carries_the_state(saved: tuple[StateirForCausalLM, Path], monk
     model, _ = saved
     lengths = []
     forward = type(model.model).forward
-    monkeypatch.setattr(
-        type(model.model), "forward", lambda self, x, *a, **k: (lengths.append(x.shape[1]), forward(self, x, *a, **k))[1]
-    )
+
+    def counted(self: object, x: torch.Tensor, **options: object) -> object:
+        lengths.append(x.shape[1])
+        return forward(self, x, **options)
+
+    monkeypatch.setattr(type(model.model), "forward", counted)
     found = model.generate(ids(), max_new_tokens=6, do_sample=False)
     assert lengths == [7, 1, 1, 1, 1, 1]
     for n in range(7, 13):

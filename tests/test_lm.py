@@ -103,6 +103,7 @@ def test_a_stopped_run_goes_on_to_the_same_losses(config: LMTrainConfig, tmp_pat
         train(config, tmp_path / "run", resume=True)
 
 
+@pytest.mark.slow
 def test_a_killed_process_goes_on_to_the_same_losses(config: LMTrainConfig, tmp_path: Path) -> None:
     """kill -9 while it runs; then the same command with --resume."""
     m = config.model

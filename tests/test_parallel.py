@@ -137,6 +137,7 @@ def test_two_ranks_are_like_one(two: list[Any], name: str) -> None:
     compare(name, [x[RULES.index(name)] for x in two], 1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ON_FOUR)
 def test_four_ranks_are_like_one(four: list[Any], name: str) -> None:
     compare(name, [x[ON_FOUR.index(name)] for x in four], 1e-11)
@@ -188,7 +189,7 @@ def traffic(name: str) -> dict[str, int]:
 
 
 def test_the_bytes_are_those_of_one_turn_and_one_state(two: list[Any]) -> None:
-    """Per head and other rank: forward turn and add, backward a gradient of a state. A turn without erase is K numbers."""
+    """Per head and other rank: forward turn and add, backward a gradient of a state; without an erase K numbers."""
     for *_, whole, diagonal, _ in two:
         assert whole == {"forward": 8 * H * K * (K + V), "backward": 8 * H * K * V}
         assert diagonal == {"forward": 8 * H * K * (1 + V), "backward": 8 * H * K * V}

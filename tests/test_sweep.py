@@ -90,6 +90,7 @@ def test_a_killed_driver_and_a_killed_worker_lose_nothing(tmp_path: Path) -> Non
     assert [(r["seed"], r["final"], r["best"]) for r in rows] == [(n, w.final, w.best) for n, w in enumerate(want)]
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_costs_a_try(tmp_path: Path) -> None:
     """The first try of the point ends its process; the second, in a new one, is as if nothing had been."""
     rule = tmp_path / "mine.rule"
@@ -119,6 +120,7 @@ def test_a_worker_that_dies_costs_a_try(tmp_path: Path) -> None:
     assert "status -9" in (folder / "failures.jsonl").read_text()
 
 
+@pytest.mark.slow
 def test_on_ray(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     sweep = read_sweep(written(tmp_path, {"seed": [0, 1]}))
