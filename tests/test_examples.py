@@ -10,7 +10,6 @@ import pytest
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 # script -> its arguments, and what it must say
 RUNS = {
-    "my_first_rule": ([], "token 100 decoded"),
     "qed_vs_gdn2": ([], "qed with lam = 0 is gdn2: proved"),
     "custom_layer_in_your_model": (["5"], "of the repetition right"),
     "vendored_kernel": ([], "ok     decoded output"),
@@ -23,7 +22,8 @@ RUNS = {
 
 
 def test_every_example_is_run() -> None:
-    assert set(RUNS) == {p.stem for p in EXAMPLES.glob("*.py")}
+    others = {"my_first_rule"}  # by test_verify.py
+    assert set(RUNS) | others == {p.stem for p in EXAMPLES.glob("*.py")}
 
 
 @pytest.mark.parametrize("name", RUNS)
