@@ -22,6 +22,19 @@ import triton.language as tl
 from torch import Tensor
 
 
+def _once(backward):
+    """A backward pass that cannot be differentiated: to ask for that is an error, never zero."""
+
+    @functools.wraps(backward)
+    def wrapper(ctx, *gradients):
+        if torch.is_grad_enabled():
+            raise RuntimeError("create_graph=True: cannot differentiate twice; the chunked form and the kernels have "
+                               "first derivatives alone, backend='step' has all")
+        return backward(ctx, *gradients)
+
+    return wrapper
+
+
 CHUNK = 64  # tokens
 # Columns of a block, warps and pipeline stages of each kernel, as measured on an H200.
 LAUNCHES = {
@@ -436,7 +449,7 @@ class _Run(torch.autograd.Function):
         return reads.squeeze(3), final
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @_once
     def backward(ctx, do: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
         (q, k, v, *saved) = ctx.saved_tensors
         B, T, H = q.shape[:3]

@@ -25,6 +25,19 @@ import triton.language as tl
 from torch import Tensor
 
 
+def _once(backward):
+    """A backward pass that cannot be differentiated: to ask for that is an error, never zero."""
+
+    @functools.wraps(backward)
+    def wrapper(ctx, *gradients):
+        if torch.is_grad_enabled():
+            raise RuntimeError("create_graph=True: cannot differentiate twice; the chunked form and the kernels have "
+                               "first derivatives alone, backend='step' has all")
+        return backward(ctx, *gradients)
+
+    return wrapper
+
+
 CHUNK = 16  # tokens
 # Columns of a block, warps and pipeline stages of each kernel, as measured on an H200.
 LAUNCHES = {
@@ -892,7 +905,7 @@ class _Run(torch.autograd.Function):
         return _epilogue(reads, r, k, kappa, v, w, a, u), final
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @_once
     def backward(ctx, do: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
         (r, k, kappa, v, w, a, u, *saved) = ctx.saved_tensors
         B, T, H = r.shape[:3]
