@@ -62,8 +62,9 @@ class Configuration:
         return changed or "default"
 
 
+DEFAULT = Configuration()
 # The default, and what sidesteps the miscompilations that were met: narrower tiles, then no pipelining as well.
-CONFIGURATIONS = (Configuration(), Configuration(stages=2, columns=32), Configuration(stages=1, columns=16))
+CONFIGURATIONS = (DEFAULT, Configuration(stages=2, columns=32), Configuration(stages=1, columns=16))
 
 
 @dataclass(frozen=True)

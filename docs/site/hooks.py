@@ -22,7 +22,7 @@ _STYLE = ".rst-content table.docutils td, .rst-content table.docutils th { white
 def on_files(files: Files, config: Any) -> Files:
     """Adds the generated pages, the README as the first page, and the colours of code."""
     made = {
-        "index.md": (ROOT / "README.md").read_text(encoding="utf-8"),
+        "index.md": (ROOT / "README.md").read_text(encoding="utf-8").replace("](docs/", "]("),
         "compiler.md": pages.compiler(),
         "errors.md": pages.errors(),
         "api.md": pages.api(),
