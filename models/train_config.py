@@ -104,12 +104,12 @@ class TrainConfig:
     @property
     def longest(self) -> int:
         """The longest row, trained on or measured; a state that grows with the row is counted at its end."""
-        return max(c.length for c in (*self.slices, *self.measured))
+        return max(int(c.length) for c in (*self.slices, *self.measured))
 
     @property
     def tokens(self) -> int:
         """Ids that occur, hence rows of the embedding."""
-        return max(c.tokens for c in (*self.slices, *self.measured))
+        return max(int(c.tokens) for c in (*self.slices, *self.measured))
 
 
 def slice_at(config: TrainConfig, step: int) -> Any:
