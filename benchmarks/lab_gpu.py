@@ -31,7 +31,7 @@ PLAN: dict[str, dict[str, Any]] = {
     "past_window_iid": {},
     "frontier": {"steps": 2_800},
 }
-# 12 runs of width 128 with 64 queries of 8,192 words in each of 256 rows take about 50 GB, mostly activations and logits.
+# By count, 12 runs of width 128 with 64 queries of 8,192 words in each of 256 rows keep about 50 GB of activations.
 MOST_PROCESSES = {"frontier": 2}
 
 

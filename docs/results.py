@@ -26,8 +26,8 @@ INTRODUCTION = """\
 
 Written by `python docs/results.py` from the files under `benchmarks/results/lab`; no number is typed by hand. Each
 experiment is a preset (`stateir mqar presets`, models/presets.py), each run a line of its `runs.jsonl` with the full
-configuration, its hash, the seed, the evaluations, the card and the versions. Medians stand with their range over seeds in
-brackets. An accuracy is the mean over the slices that are named, of held-out rows."""
+configuration, its hash, the seed, the evaluations, the card and the versions. Medians stand with their range over seeds
+in brackets. An accuracy is the mean over the slices that are named, of held-out rows."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Part:
 PARTS = (
     Part(
         "1. Frontier",
-        "How much recall does a byte of state buy? Published points (mean over the same seven slices): DeltaNet .793, .963, "
-        ".995 at 8,960, 34,304 and 134,144 bytes; Gated DeltaNet .890, .988, .994 at 17,152, 67,072 and 265,216. Ours count "
-        "two tokens of each gated convolution's window where the published sizes count three.",
+        "How much recall does a byte of state buy? Published points (mean over the same seven slices): DeltaNet .793,"
+        " .963, .995 at 8,960, 34,304 and 134,144 bytes; Gated DeltaNet .890, .988, .994 at 17,152, 67,072 and "
+        "265,216. Ours count two tokens of each gated convolution's window where the published sizes count three.",
         ("frontier", "readme"),
     ),
     Part(
@@ -52,21 +52,21 @@ PARTS = (
     ),
     Part(
         "3. Past the training window",
-        "Does QED keep a needle longer than GDN-2? The paper says twice as long. Usable context is the length at which a "
-        "seed's accuracy first falls under 50, 80 or 90 %; its ratio to GDN-2 is taken seed by seed, where both were "
-        "measured. `lam at the lower end` is QED with λ = 0 at inference.",
+        "Does QED keep a needle longer than GDN-2? The paper says twice as long. Usable context is the length at "
+        "which a seed's accuracy first falls under 50, 80 or 90 %; its ratio to GDN-2 is taken seed by seed, where "
+        "both were measured. `lam at the lower end` is QED with λ = 0 at inference.",
         ("past_window", "past_window_iid", "past_window_small"),
     ),
     Part(
         "4. Why multi-query",
-        "With one query at the end a gated convolution may do; with a query for every key the gap to attention opens. And: "
-        "what does the distance of the queries do?",
+        "With one query at the end a gated convolution may do; with a query for every key the gap to attention opens."
+        " And: what does the distance of the queries do?",
         ("queries_single", "queries_many", "distance"),
     ),
     Part(
         "5. State tracking",
-        "Parity with β in [0, 2] (`delta_negative`) against β in (0, 1) (`delta`). Fixed weights solve it exactly with β = 2, "
-        "at any length: docs/recall.md, a test.",
+        "Parity with β in [0, 2] (`delta_negative`) against β in (0, 1) (`delta`). Fixed weights solve it exactly "
+        "with β = 2, at any length: docs/recall.md, a test.",
         ("parity",),
     ),
     Part("On a CPU", "The preset of `stateir mqar frontier --preset tiny`.", ("tiny",)),
@@ -117,15 +117,14 @@ def _told(experiment: Experiment, runs: list[Finished]) -> str:
     cards = sorted({f"{r.versions['device']}, torch {r.versions['torch']}" for r in runs})
     speed = median(60 * r.together / r.seconds for r in runs)
     lines = [
-        f"{len(done)} runs of {first.steps:,} steps, batch {first.batch}; {'; '.join(cards)}; median of a group's runs per "
-        f"minute {speed:.2f}.",
+        f"{len(done)} runs of {first.steps:,} steps, batch {first.batch}; {'; '.join(cards)}; "
+        f"{speed:.2f} runs per minute, the median over groups."
     ]
     if first.steps != PRESETS[experiment.name]().configs[0].steps:
         lines.append(f"The preset's own {PRESETS[experiment.name]().configs[0].steps:,} steps were not run.")
     if left:
-        lines.append(
-            f"Not run: {len(left)} runs that can be named by now" + (f", all of {', '.join(rules)}." if rules else ".")
-        )
+        whole = f", all of {', '.join(rules)}" if rules else ""
+        lines.append(f"Not run: {len(left)} runs that can be named by now{whole}.")
     return " ".join(lines)
 
 
