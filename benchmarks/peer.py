@@ -28,8 +28,11 @@ import torch
 from torch import Tensor
 
 import stateir
+from stateir.affine import normal_form
 from stateir.codegen.operator import compile
+from stateir.codegen.roofline import CARDS, Sizes, kernel_costs
 from stateir.codegen.verify_device import LIMITS, relative
+from stateir.core import core
 from stateir.ir import Axis, Rule
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -184,6 +187,32 @@ def timed(rule: Rule, call: Call, B: int, T: int, H: int, D: int) -> dict[str, f
     return {"fwd_ms": round(forward, 4), "fwdbwd_ms": round(both, 4), "peak_mib": round(peak, 1)}
 
 
+def kernel_times(rule: Rule, call: Call, B: int, T: int, H: int, D: int, calls: int = 5) -> list[dict[str, Any]]:
+    """Each kernel of forward and backward: the model's bytes, flops and least milliseconds, and the measured ones."""
+    from torch.profiler import ProfilerActivity, profile
+
+    x = differentiable(rule, arguments(rule, B, T, H, D))
+    do = torch.randn_like(call(x)).detach()
+    gradients(call, x, do)
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        for _ in range(calls):
+            gradients(call, x, do)
+        torch.cuda.synchronize()
+    spent = {e.key: e.self_device_time_total / calls / 1e3 for e in found.key_averages()}
+    form = normal_form(rule)
+    assert form is not None
+    rows = []
+    for c in kernel_costs(rule, core(form), Sizes(B, T, H, D, D)):
+        least, took = c.seconds(CARDS["h200"]) * 1e3, spent.pop(c.name, math.nan)
+        row = {"kernel": c.name, "bytes": c.bytes, "flops": c.flops, "least_ms": round(least, 4), "ms": round(took, 4)}
+        if took > 0:
+            row |= {"gb_per_s": round(c.bytes / took / 1e6), "tflop_per_s": round(c.flops / took / 1e9, 1)}
+        rows.append(row)
+    rest = sum(ms for ms in spent.values() if ms > 1e-3)
+    return [*rows, {"kernel": "others", "ms": round(rest, 4)}]
+
+
 def bandwidth() -> float:
     """Bytes a second of a copy on this card: read and written bytes together."""
     from triton.testing import do_bench
@@ -239,6 +268,7 @@ def main() -> None:
     parser.add_argument("--rules", default=",".join(RULES))
     parser.add_argument("--shapes", default=",".join("x".join(map(str, s)) for s in SHAPES[:1]))
     parser.add_argument("--no-peer", action="store_true")
+    parser.add_argument("--kernels", action="store_true", help="also time each kernel, beside what the model says")
     parser.add_argument("--warm", nargs=2, metavar=("RULE", "SIDE"))
     parser.add_argument("--warm-seconds", type=float, default=240)
     options = parser.parse_args()
@@ -285,6 +315,12 @@ def main() -> None:
             ]
             times = f"{row.get('fwd_ms')} {row.get('fwdbwd_ms')} ms, {row.get('peak_mib')} MiB"
             print(f"{name:<14}{B}x{T}x{H}x{D}  {times}; peer / ours {[f'{r:.2f}' for r in ratios]}", flush=True)
+            if options.kernels:
+                row["kernels"] = kernel_times(rule, calls["ours"], B, T, H, D)
+                for k in row["kernels"]:
+                    print(
+                        f"    {k['kernel']:<16}{k['ms']:8.3f} ms, least {k.get('least_ms', math.nan):.3f}", flush=True
+                    )
             (options.out / "peer.json").write_text(json.dumps(report, indent=1) + "\n")
 
 

@@ -12,6 +12,7 @@ from stateir.normal import Core
 from .chunked import chunked_source
 from .chunked_module import sequence_source
 from .first_use import Configuration, configured
+from .generated import load_source
 from .prologue import prologue_source
 from .shape import Shape, shape_of
 from .step import step_source
@@ -65,7 +66,10 @@ def packed_functions(rule: Rule, backend: str, configuration: Configuration) -> 
 
 def functions(rule: Rule, backend: str, chunk_size: int | None, configuration: Configuration) -> ModuleType:
     """The backend's module: `run(inputs..., params..., state)` gives the output and the state after it."""
-    return configured(source(rule, backend, chunk_size), label(rule, backend), configuration)
+    text = source(rule, backend, chunk_size)
+    if configuration == Configuration():
+        return load_source(text, label(rule, backend))
+    return configured(text, label(rule, backend), configuration)
 
 
 def label(rule: Rule, backend: str) -> str:

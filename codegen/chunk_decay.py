@@ -89,7 +89,7 @@ def coupled_backward(
 '''
 
 KEY = '''
-TOGETHER = 2048  # tokens: what is computed for these stays in a CPU's cache
+TOGETHER = 4096  # tokens: what is computed for these stays in a CPU's cache
 
 
 def coupled(X: Tensor, P: Tensor, decay: Tensor, posts: Sequence[bool]) -> tuple[Tensor, Tensor, Tensor]:

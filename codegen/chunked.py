@@ -26,7 +26,7 @@ from .chunk_backward import backward
 from .chunk_plan import METHOD, Plan, enclosed, named, plan_of, saved, steps, tuple_text, unpacked
 from .shape import Shape
 
-DEFAULT_CHUNK = {"none": 64, "scalar": 64, "key": 32}
+DEFAULT_CHUNK = {"none": 64, "scalar": 64, "key": 64}
 
 
 def default_chunk(shape: Shape) -> int:
@@ -77,7 +77,7 @@ def _function(plan: Plan) -> str:
             _body(forward),
             "",
             "    @staticmethod",
-            "    @torch.autograd.function.once_differentiable",
+            "    @_once",
             "    def backward(ctx: Any, dlast: Tensor, *douts: Tensor) -> tuple[Tensor | None, ...]:",
             _body(backward(plan)),
         ]

@@ -62,7 +62,7 @@ def log_softplus(x: Tensor) -> Tensor:
 _RESERVED = frozenset({
     "torch", "triton", "math", "F", "Tensor", "ctx", "step", "run", "start", "prologue", "chunked", "prologue_grad",
     "epilogue", "epilogue_grad", "affine_scan", "max_plus_scan", "angle_scan", "widened", "output", "CHUNK", "_scan",
-    "_token", *HELPERS, *dir(builtins),
+    "_token", "_once", "functools", *HELPERS, *dir(builtins),
 })  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import functools
 import itertools
 import operator
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import ModuleType
 
@@ -30,7 +30,7 @@ from .arguments import (
 from .chunked import default_chunk
 from .first_use import Configuration, choose, wanted
 from .generated import load_source
-from .packed import by_kernels, chunk_size, chunks_of, run_packed
+from .packed import Chunked, Pieces, Prologue, by_kernels, chunk_size, chunks_of, run_packed
 from .shape import Shape
 from .start import start_value
 from .step import step_source
@@ -57,6 +57,7 @@ def compile(
     `check_kernels` is whether compiled kernels are compared with the reference on their first use (first_use.py).
     """
     return Operator(rule, backend, chunk_size=chunk_size, check_kernels=check_kernels)
+
 
 REMEMBERED = 256  # kinds of calls, and of constants, that an operator keeps
 
@@ -185,7 +186,8 @@ class Operator:
                 step, kept = self._reference.step, dtype
                 if backend == "triton" and not _differentiated([*tensors.values(), before]):
                     step, kept = self._functions("triton", self._configuration(sizes, output, device)).step, None
-                return _settled(output, *step(before, *self._prepared(tensors, sizes, kept, device, token)))
+                args = self._prepared(tensors, sizes, kept, device, token)
+                return _settled(output, self.signature.parts, *step(before, *args))
             fused = backend == "triton" and cu_seqlens is None
             args = self._prepared(tensors, sizes, None if fused else dtype, device)
             chosen = DEFAULT
@@ -198,7 +200,7 @@ class Operator:
                 result = self._one_by_one(args, before, sizes, cu_seqlens)
             else:
                 result = self._packed(backend, chosen, args, before, sizes, cu_seqlens, after)
-        return _settled(output, *result)
+        return _settled(output, self.signature.parts, *result)
 
     def _checked(self, tensors: dict[str, Tensor], token: bool) -> Sizes:
         """The sizes of a call; arguments like those of an earlier one need no second look, which takes 0.1 ms."""
@@ -273,9 +275,7 @@ class Operator:
             self._chosen[key] = choose(self.rule, source, label, self._reference, sizes.K, sizes.V, dtype, device)
         return self._chosen[key]
 
-    def _state(
-        self, given: State | None, sizes: Sizes, dtype: torch.dtype, device: torch.device, name: str
-    ) -> State:
+    def _state(self, given: State | None, sizes: Sizes, dtype: torch.dtype, device: torch.device, name: str) -> State:
         if given is None:
             start: State = self._reference.start(sizes.B, sizes.H, sizes.K, sizes.V, dtype, device)
             return start
@@ -315,21 +315,38 @@ class Operator:
         N, names = cu_seqlens.shape[0] - 1, self.signature.inputs
         if N == 0 or sizes.T == 0:
             return args[0].new_zeros(1, sizes.T, sizes.H, sizes.V), state
-        key = backend, configuration
-        if key not in self._packed_modules:
-            self._packed_modules[key] = backends.packed_functions(self.rule, backend, configuration)
-        module, shape = self._packed_modules[key]
         dtype = (state["S"] if isinstance(state, dict) else state).dtype
-        chunked = by_kernels(module._scan, shape, args[self._value].dtype) if backend == "triton" else module.chunked
+        prologue, chunked, shape = self._parts(backend, configuration, args[self._value].dtype)
         largest = self.chunk_size or default_chunk(shape)
         chunks = chunks_of(cu_seqlens.to(args[0].device), sizes.T, chunk_size(sizes.T, N, largest))
         args = [x.to(dtype) for x in args]
         inputs, params = dict(zip(names, args, strict=False)), args[len(names) :]
-        return run_packed(module.prologue, chunked, shape, inputs, params, state, chunks, after)
+        return run_packed(prologue, chunked, shape, inputs, params, state, chunks, after)
 
-    def _one_by_one(
-        self, args: list[Tensor], state: State, sizes: Sizes, cu_seqlens: Tensor
-    ) -> tuple[Tensor, State]:
+    def pieces(self, tensors: dict[str, Tensor], state: State | None, cu_seqlens: Tensor | None = None) -> Pieces:
+        """What the segments of a call are run by, for what joins them itself; the call is checked but for offsets."""
+        sizes = self._checked(tensors, False)
+        batch = sizes.B if cu_seqlens is None else check_cu_seqlens(self.signature, cu_seqlens, sizes)
+        dtype, device = compute_dtype(tensors), next(iter(tensors.values())).device
+        output, backend = self._output_dtype(tensors), self._backend(dtype, device)
+        chosen = self._configuration(sizes, output, device) if backend == "triton" else DEFAULT
+        prologue, chunked, shape = self._parts(backend, chosen, output)
+        before = self._state(state, replace(sizes, B=batch), dtype, device, "initial_state")
+        args = self._prepared(tensors, sizes, dtype, device)
+        return Pieces(prologue, chunked, shape, self.chunk_size or default_chunk(shape), args, before)
+
+    def _parts(
+        self, backend: str, configuration: Configuration, output: torch.dtype
+    ) -> tuple[Prologue, Chunked, Shape]:  # fmt: skip
+        """The prologue, the scan of its tensors, and their shape."""
+        key = backend, configuration
+        if key not in self._packed_modules:
+            self._packed_modules[key] = backends.packed_functions(self.rule, backend, configuration)
+        module, shape = self._packed_modules[key]
+        chunked = by_kernels(module._scan, shape, output) if backend == "triton" else module.chunked
+        return module.prologue, chunked, shape
+
+    def _one_by_one(self, args: list[Tensor], state: State, sizes: Sizes, cu_seqlens: Tensor) -> tuple[Tensor, State]:
         """Each packed sequence by itself; an empty one keeps its state. The offsets are read by the host."""
         offsets: list[int] = cu_seqlens.tolist()
         check_offsets(self.signature, offsets, sizes.T)
@@ -366,8 +383,12 @@ def _differentiated(args: list[Tensor | State]) -> bool:
     return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
-def _settled(dtype: torch.dtype, o: Tensor, state: State) -> tuple[Tensor, State]:
-    """What a call returns: contiguous. So are its gradients, whose strides would otherwise choose the order of sums."""
+def _settled(dtype: torch.dtype, parts: Iterable[str], o: Tensor, state: State) -> tuple[Tensor, State]:
+    """What a call returns: contiguous, a dict in the order of `parts`.
+
+    Its gradients are contiguous too; their strides would otherwise choose the order of sums.
+    """
+    state = {name: state[name] for name in parts} if isinstance(state, dict) else state
     o, state = o.to(dtype).contiguous(), _map(Tensor.contiguous, state)
     if not transformed():
         for x in (o, *(state.values() if isinstance(state, dict) else (state,))):

@@ -26,6 +26,21 @@ Prologue = Callable[..., tuple[dict[str, Tensor], dict[str, Tensor]]]
 
 
 @dataclass(frozen=True)
+class Pieces:
+    """What the segments of a call are run by: the prologue, the scan of its tensors, their `shape`, and the largest chunk.
+
+    args: the inputs and params in their order, in the dtype of the states and with H heads; `state` is what is before.
+    """
+
+    prologue: Prologue
+    chunked: Chunked
+    shape: Shape
+    chunk: int
+    args: list[Tensor]
+    state: Tensor | dict[str, Tensor]
+
+
+@dataclass(frozen=True)
 class Chunks:
     """The chunks of N packed sequences, n of C tokens each; those behind the last sequence's are `used` by none.
 
@@ -198,6 +213,88 @@ def _chosen(which: Tensor, x: Tensor, other: Tensor) -> Tensor:
     return torch.where(which.view(-1, *[1] * (x.ndim - 1)), x, other)
 
 
+@dataclass(frozen=True)
+class Maps:
+    """What each of n segments makes of the state before it: S' = turn S + add, o = o_0 + the sum of factor (reach S).
+
+    turn [n, H, K, K], or [n, H, K, 1] where it is diagonal; add [n, H, K, V]; o_0 [n, C, H, V]; every reach
+    [n, C, H, K] with its factor [n, C, H, 1] or [n, C, H, V], None for 1.
+    """
+
+    turn: Tensor
+    add: Tensor
+    o_0: Tensor
+    reaches: tuple[tuple[Tensor | None, Tensor], ...]
+
+    def output(self, S: Tensor) -> Tensor:
+        """The output [n, C, H, V] from the states before [n, H, K, V]."""
+        o = self.o_0
+        for factor, reach in self.reaches:
+            part = (reach.transpose(1, 2) @ S).transpose(1, 2)
+            o = o + (part if factor is None else factor * part)
+        return o
+
+    def pull(self, gradient: Tensor) -> Tensor:
+        """What a gradient of the output [n, C, H, V] is for the states before, [n, H, K, V]."""
+        dS = torch.zeros_like(self.add)
+        for factor, reach in self.reaches:
+            part = gradient if factor is None else factor * gradient
+            dS = dS + reach.permute(0, 2, 3, 1) @ part.transpose(1, 2)
+        return dS
+
+
+def turned(turn: Tensor, S: Tensor) -> Tensor:
+    """turn S, for a whole or a diagonal turn."""
+    return turn * S if turn.shape[-1] == 1 else turn @ S
+
+
+def segment_maps(chunked: Chunked, shape: Shape, tensors: Mapping[str, Tensor], S0: Tensor, C: int) -> Maps:
+    """The maps of n segments, computed C tokens at a time.
+
+    `tensors` are those of the shape, [n, T, H, ...]; of S0 [.., H, K, V] the sizes and the dtype are taken. Without an
+    erase the turn is the decay alone; otherwise it is what the segment makes of the identity, in K more value columns.
+    """
+    n = next(iter(tensors.values())).shape[0]
+    H, K, V = S0.shape[1:]
+    if not shape.erasing:
+        o, add = chunked(dict(tensors), S0.new_zeros(n, H, K, V), C)
+        return Maps(_decayed(shape, tensors, add), add, o, _reaches(shape, tensors))
+    output: Tensor | None = None
+    reaches: list[tuple[Tensor | None, Tensor]] = []
+    turn = add = S0
+    for factor, some in _readings(shape, tensors):
+        o, after = _both(chunked, some, S0, n, C)
+        if output is None:
+            add, turn = after.split((V, K), -1)
+        part = o[..., :V] if factor is None else factor * o[..., :V]
+        output = part if output is None else output + part
+        reaches.append((factor, o[..., V:]))
+    assert output is not None
+    return Maps(turn, add, output, tuple(reaches))
+
+
+def _decayed(shape: Shape, tensors: Mapping[str, Tensor], add: Tensor) -> Tensor:
+    """The diagonal turn [n, H, K, 1] of segments without an erase."""
+    if shape.decay == "none":
+        return torch.ones_like(add[..., :1])
+    g = tensors["g"].sum(1)
+    return (g[..., None] if shape.decay == "scalar" else g).exp()[..., None].expand_as(add[..., :1])
+
+
+def _reaches(shape: Shape, tensors: Mapping[str, Tensor]) -> tuple[tuple[Tensor | None, Tensor], ...]:
+    """Each read's covector with the decays since the start of a segment without an erase, and its factor."""
+    found: list[tuple[Tensor | None, Tensor]] = []
+    for r, read in enumerate(shape.reads):
+        reach = tensors[f"q{r}"]
+        if shape.decay != "none":
+            level = tensors["g"].cumsum(1)
+            level = level if read.post else torch.cat((torch.zeros_like(level[:, :1]), level[:, :-1]), 1)
+            reach = reach * (level[..., None] if shape.decay == "scalar" else level).exp()
+        factor = None if read.factor == "none" else tensors[f"f{r}"]
+        found.append((factor[..., None] if factor is not None and factor.ndim == 3 else factor, reach))
+    return tuple(found)
+
+
 def run_chunks(
     chunked: Chunked, shape: Shape, tensors: Mapping[str, Tensor], S0: Tensor, chunks: Chunks
 ) -> tuple[Tensor, Tensor]:
@@ -205,20 +302,9 @@ def run_chunks(
 
     `tensors` are those of the shape, [n, C, H, ...], zero at padding; S0 is [N, H, K, V].
     """
-    K, V = S0.shape[2:]
-    output: Tensor | None = None
-    turn = add = S0
-    starts: Tensor | None = None
-    for factor, some in _readings(shape, tensors):
-        o, after = _both(chunked, some, S0, chunks)
-        if starts is None:
-            add, turn = after.split((V, K), -1)
-            starts, last = _states(turn, add, S0, chunks)
-        part = o[..., :V] + (o[..., V:].transpose(1, 2) @ starts).transpose(1, 2)
-        part = part if factor is None else factor * part
-        output = part if output is None else output + part
-    assert output is not None
-    return output, last
+    maps = segment_maps(chunked, shape, tensors, S0, chunks.C)
+    starts, last = states_of(maps.turn, maps.add, S0, chunks)
+    return maps.output(starts), last
 
 
 def _readings(shape: Shape, tensors: Mapping[str, Tensor]) -> list[tuple[Tensor | None, dict[str, Tensor]]]:
@@ -242,15 +328,15 @@ def _silent(tensors: Mapping[str, Tensor], reads: Sequence[int]) -> dict[str, Te
     return dict(tensors) | {name: torch.zeros_like(tensors[name]) for name in names}
 
 
-def _both(chunked: Chunked, tensors: dict[str, Tensor], S0: Tensor, chunks: Chunks) -> tuple[Tensor, Tensor]:
-    """Every chunk from the zero state, with K further value columns from the identity."""
+def _both(chunked: Chunked, tensors: dict[str, Tensor], S0: Tensor, n: int, C: int) -> tuple[Tensor, Tensor]:
+    """Every segment from the zero state, with K further value columns from the identity."""
     H, K, V = S0.shape[1:]
     wide = {
         name: F.pad(x, (0, K)) if name[0] == "y" or name == "rest" else _ones_beside(x, V, K) if name[0] == "f" else x
         for name, x in tensors.items()
     }
     eye = torch.eye(K, V + K, dtype=S0.dtype, device=S0.device).roll(V, 1)
-    return chunked(wide, eye.expand(chunks.n, H, K, V + K), chunks.C)
+    return chunked(wide, eye.expand(n, H, K, V + K), C)
 
 
 def _ones_beside(x: Tensor, V: int, K: int) -> Tensor:
@@ -258,16 +344,16 @@ def _ones_beside(x: Tensor, V: int, K: int) -> Tensor:
     return x if x.ndim == 3 else F.pad(x, (0, K), value=1.0)
 
 
-def _states(turn: Tensor, add: Tensor, S0: Tensor, chunks: Chunks) -> tuple[Tensor, Tensor]:
+def states_of(turn: Tensor, add: Tensor, S0: Tensor, chunks: Chunks) -> tuple[Tensor, Tensor]:
     """The state before each chunk [n, H, K, V] and after each sequence [N, H, K, V]."""
     begin = S0.index_select(0, chunks.sequence)
     first = chunks.first.view(-1, 1, 1, 1)
-    S = torch.zeros_like(S0[0])
+    S, whole = torch.zeros_like(S0[0]), turn.shape[-1] > 1
     before, after = [], []
     for fresh, own, turn_c, add_c in zip(first.unbind(), begin.unbind(), turn.unbind(), add.unbind(), strict=True):
         S = torch.where(fresh, own, S)
         before.append(S)
-        S = torch.baddbmm(add_c, turn_c, S)
+        S = torch.baddbmm(add_c, turn_c, S) if whole else turn_c * S + add_c
         after.append(S)
     last = torch.stack(after).index_select(0, chunks.last)
     return torch.stack(before), torch.where(chunks.some.view(-1, 1, 1, 1), last, S0)

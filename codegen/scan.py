@@ -31,7 +31,7 @@ class Demand:
     those arguments. With `kernels` the scans are Triton kernels, else PyTorch.
     """
 
-    def __init__(self, rule: Rule, scope: Scope, state: str, chunk: str, kernels: bool) -> None:
+    def __init__(self, rule: Rule, scope: Scope, state: str, chunk: str, kernels: bool = False) -> None:
         self.rule, self.scope, self.state, self.chunk = rule, scope, state, chunk
         self.kernels = kernels
         self.body: list[str] = []
@@ -117,7 +117,7 @@ class Demand:
         else:
             line = updates[ref.version - 1]
             self.need(line.value)
-            text = self._over_tokens(line.value, self.states[ref.name])
+            text = self.over_tokens(line.value, self.states[ref.name])
             self.body += [line_comment(self.rule, line), assignment(target, text)]
         self.versions[ref.name, ref.version] = target
 
@@ -129,31 +129,38 @@ class Demand:
         for state in scan.states:
             self.carried[state] = f"{self.results[state]}[:, -1]"
 
-    def _over_tokens(self, e: Expr, state: State) -> str:
+    def over_tokens(self, e: Expr, state: State) -> str:
         """The text of e over all tokens, in the shape of the state."""
         text = torch_text(e, self.scope, state.axis)
         if e.axis is state.axis and varies(e, self.varying):
             return text
         return expanded(text, e, state.axis, self.rule, self.scope, LEADING)
 
+    def operands(self, scan: Scan) -> tuple[Kind, str, str]:
+        """The kind of a parallel scan and the texts of its a and b over all tokens; what they need is written."""
+        (name,) = scan.states
+        state = self.states[name]
+        kind: Kind = "max-plus" if scan.kind == "max-plus" else "angle" if name in turning(self.rule) else "affine"
+        a, b = scan.a or Num(TORCH[kind].one), scan.b or Num(TORCH[kind].zero)
+        self.need(a)
+        self.need(b)
+        # b alone gives the result its shape: a scalar factor of a vector stays as small as it is.
+        factor = torch_text(a, self.scope, state.axis) if varies(a, self.varying) else self.over_tokens(a, state)
+        return kind, factor, self.over_tokens(b, state)
+
     def _parallel(self, scan: Scan) -> str:
         """A scan by chunks; the name of its result."""
         (name,) = scan.states
-        state, start = self.states[name], f'{self.state}["{name}"]'
-        kind: Kind = "max-plus" if scan.kind == "max-plus" else "angle" if name in turning(self.rule) else "affine"
+        start = f'{self.state}["{name}"]'
+        kind, factor, value = self.operands(scan)
         helper = (TRITON if self.kernels else TORCH)[kind]
-        a, b = scan.a or Num(helper.one), scan.b or Num(helper.zero)
-        self.need(a)
-        self.need(b)
         target = self.scope.new(f"{self.scope.names[name]}_all")
         self.body += [line_comment(self.rule, line) for line in self.updates[name]]
-        if scan.kind == "affine" and a == ZERO:
-            self.body.append(f"{target} = torch.cat(({start}[:, None], {self._over_tokens(b, state)}), 1)")
+        if scan.kind == "affine" and scan.a == ZERO:
+            self.body.append(f"{target} = torch.cat(({start}[:, None], {value}), 1)")
             return target
         self.helpers += [x for x in helper.definitions if x not in self.helpers]
-        # b alone gives the result its shape: a scalar factor of a vector stays as small as it is.
-        factor = torch_text(a, self.scope, state.axis) if varies(a, self.varying) else self._over_tokens(a, state)
-        self.body.append(call(f"{target} = {helper.name}", [factor, self._over_tokens(b, state), start, self.chunk]))
+        self.body.append(call(f"{target} = {helper.name}", [factor, value, start, self.chunk]))
         return target
 
     def _sequential(self, scan: Scan) -> dict[str, str]:

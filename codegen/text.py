@@ -8,6 +8,7 @@ import re
 from stateir.ir import Axis, Expr, Input, Line, Param, Ref, Rule, Update, walk
 
 from .expr import HELPERS, Scope
+from .once import ONCE
 
 WIDTH = 120
 INDENT = 4
@@ -118,6 +119,8 @@ def module(docstring: str, parts: list[str]) -> str:
     found = {line for line in lines if _is_import(line)} | {"import torch", "from torch import Tensor"}
     body = "\n".join(line for line in lines if not _is_import(line)).strip("\n")
     body = re.sub(r"\n{4,}", "\n\n\n", body)
+    if "@_once\n" in body:
+        body = f"{ONCE.strip()}\n\n\n{body}"
     found |= {f"import {name}" for name in ("functools", "math") if re.search(rf"\b{name}\.", body)}
     found |= {"import torch.nn.functional as F"} if re.search(r"\bF\.", body) else set()
     future = sorted(line for line in found if line.startswith("from __future__"))

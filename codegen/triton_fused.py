@@ -134,7 +134,7 @@ class Fused:
             text.depth += 1
             self._forward(text)
             text.depth -= 1
-            text("", "@staticmethod", "@torch.autograd.function.once_differentiable")
+            text("", "@staticmethod", "@_once")
             arguments = ["ctx", f"{own['do']}: Tensor", f"{own['dfinal']}: Tensor"]
             text.call("def backward", arguments, " -> tuple[Tensor | None, ...]:")
             text.depth += 1

@@ -162,7 +162,7 @@ def _autograd(tiles: Tiles) -> str:
         text.call("o, final, saved = _scan_forward", [*inputs, "initial", "save", "torch.float32", "1.0"])
         text("ctx.save_for_backward(*saved)", "return o, final")
         text.depth -= 1
-        text("", "@staticmethod", "@torch.autograd.function.once_differentiable")
+        text("", "@staticmethod", "@_once")
         text.call("def backward", ["ctx", "do: Tensor", "dfinal: Tensor"], " -> tuple[Tensor | None, ...]:")
         text.depth += 1
         text("return *_scan_backward(ctx.saved_tensors, do, dfinal, 1.0), None")

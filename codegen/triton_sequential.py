@@ -259,7 +259,7 @@ def _host(token: Token, name: str) -> str:
         text.call("ctx.save_for_backward", [*needs, *every])
         text(f"return {_tuple(every)}")
         text.depth -= 1
-        text("", "@staticmethod", "@torch.autograd.function.once_differentiable")
+        text("", "@staticmethod", "@_once")
         given = [f"{s}_dall" for s in states]
         text.call("def backward", ["ctx", *(f"{x}: Tensor" for x in given)], " -> tuple[Tensor | None, ...]:")
         text.depth += 1

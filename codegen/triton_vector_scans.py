@@ -148,7 +148,7 @@ class _VectorScan(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @_once
     def backward(ctx, dout: Tensor) -> tuple[Tensor | None, ...]:
         a, b, out = ctx.saved_tensors
         angle = ctx.sizes["KIND"] == "angle"

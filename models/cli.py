@@ -11,6 +11,7 @@ import typer
 from .cli_lab import frontier, presets
 from .config import config_hash
 from .mqar import Filler, MqarConfig, generate, render_row
+from .sweep_cli import sweep
 
 if TYPE_CHECKING:
     from .train_config import TrainConfig
@@ -23,6 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command()(sweep)
 
 app.command()(frontier)
 app.command()(presets)

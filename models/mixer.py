@@ -130,7 +130,9 @@ class Mixer(nn.Module):
         ]
 
     def _output(self, o: Tensor, x: Tensor) -> Tensor:
-        read = self.norm(o).flatten(-2)
+        # Under autocast o is narrower than the weight, which PyTorch's fused norm does not take.
+        o = F.rms_norm(o, self.norm.normalized_shape, self.norm.weight.to(o.dtype), self.norm.eps)
+        read = o.flatten(-2)
         if self.gate_project is not None:
             g = self.gate_project(x)
             read = read * (F.silu(g) if self.gate == "silu" else torch.sigmoid(g))

@@ -92,7 +92,7 @@ def test_a_wrong_gradient_alone_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_with_none_left_the_message_says_where_and_what(monkeypatch: pytest.MonkeyPatch) -> None:
     only = CONFIGURATIONS[:2]
     break_kernels(monkeypatch, *only, change=FORWARD)
-    with pytest.raises(KernelError, match=r"gla: no conf.* K = 5, V = 3, float32.*stages = 1: .* off by") as caught:
+    with pytest.raises(KernelError, match=r"gla: no conf.* K = 5, V = 3, float32.*stages = 2: .* off by") as caught:
         chosen(only)
     assert "backend='chunked'" in str(caught.value) and "STATEIR_FIRST_USE=0" in str(caught.value)
 

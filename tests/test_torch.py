@@ -203,7 +203,7 @@ def test_vmap_and_grad(name: str, backend: str) -> None:
 
 
 def test_second_derivatives() -> None:
-    """Step by step, and by chunks where nothing says that it has none; kernels and compiled calls say so."""
+    """Step by step there are some; chunks, kernels and compiled calls say that they have none."""
     for backend in ("step", "chunked"):
         op = operator("gdn2", backend)
         x = {n: t.detach().double().requires_grad_() for n, t in sample(op, 3, K=2, V=1, H=1).items()}
@@ -215,12 +215,13 @@ def test_second_derivatives() -> None:
             assert torch.autograd.gradgradcheck(call, tuple(x.values()), fast_mode=True)
         except RuntimeError as error:
             assert backend == "chunked" and "differentiate twice" in str(error)
+        else:
+            assert backend == "step"
     op = operator("gdn2", "triton")
     x = sample(op, 5)
     o, _ = op(**x)
-    (g,) = torch.autograd.grad(o.square().sum(), [x["k"]], create_graph=True)
     with pytest.raises(RuntimeError, match="differentiate twice"):
-        g.sum().backward()
+        torch.autograd.grad(o.square().sum(), [x["k"]], create_graph=True)
     x = sample(op, 5)
     call = getattr(torch.ops.stateir, registered(op)).default
     (o, _) = call(",".join(x), [*x.values()], "", [], None, False, torch.float32)

@@ -12,22 +12,27 @@ from .common import FAILED, print_errors
 from .generated import bench, emit, verify
 from .laboratory import report
 from .language import check, explain, fmt, lsp, prove, show
+from .play import play
 
 
 class Commands(typer.core.TyperGroup):
-    """The commands of this file, and `mqar`, whose module is imported when it is asked for."""
+    """The commands of this file, and `mqar` and `lm`, whose modules are imported when they are asked for."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*super().list_commands(ctx), "mqar"]
+        return [*super().list_commands(ctx), "lm", "mqar"]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name != "mqar":
-            return super().get_command(ctx, cmd_name)
         from typer.main import get_command
 
-        from stateir.models.cli import app as mqar
+        if cmd_name == "lm":
+            from stateir.models.lm_cli import app as lm
 
-        return get_command(mqar)
+            return get_command(lm)
+        if cmd_name == "mqar":
+            from stateir.models.cli import app as mqar
+
+            return get_command(mqar)
+        return super().get_command(ctx, cmd_name)
 
 
 app = typer.Typer(
@@ -39,7 +44,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (check, show, emit, prove, verify, bench, fmt, explain, lsp, report):
+for command in (check, show, emit, prove, verify, bench, fmt, explain, lsp, play, report):
     app.command()(command)
 
 # Modules that the core installation does not bring -> the extra that does.
@@ -50,6 +55,10 @@ EXTRAS = {
     "matplotlib": "zoo",
     "lsprotocol": "lsp",
     "pygls": "lsp",
+    "ray": "ray",
+    "transformers": "hub",
+    "marimo": "play",
+    "uvicorn": "play",
 }
 
 

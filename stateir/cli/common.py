@@ -10,6 +10,7 @@ import typer
 if TYPE_CHECKING:
     from stateir.diagnostics import RuleError
     from stateir.ir import Rule
+    from stateir.normal import Core
 
 # Exit codes: a rule was refused, or is not what was claimed; the call itself cannot be done.
 FAILED = 1
@@ -52,6 +53,19 @@ def backends(rule: Rule) -> dict[str, str | None]:
     from stateir.codegen.backends import NAMES, lacks
 
     return {name: lacks(rule, name) for name in NAMES}
+
+
+def kernel_table(rule: Rule, form: Core, shape: str, card: str) -> list[str]:
+    """What each kernel of a call moves and multiplies, and the least time that this takes on a card."""
+    from stateir.codegen.roofline import CARDS, Sizes, describe, kernel_costs
+
+    if card not in CARDS:
+        refuse(f"--card {card}: expected one of {', '.join(CARDS)}")
+    numbers = shape.split("x")
+    if len(numbers) != 5 or not all(n.isdigit() and int(n) for n in numbers):
+        refuse(f"--shape {shape}: expected five numbers BxTxHxKxV such as 8x4096x16x128x128")
+    sizes = Sizes(*map(int, numbers))
+    return describe(kernel_costs(rule, form, sizes), sizes, CARDS[card])
 
 
 def source(rule: Rule, target: str) -> str:

@@ -10,7 +10,21 @@ from typing import Annotated
 
 import typer
 
-from .common import FAILED, All, Json, RuleName, RuleNames, backends, load, names, print_errors, refuse, source, trouble
+from .common import (
+    FAILED,
+    All,
+    Json,
+    RuleName,
+    RuleNames,
+    backends,
+    kernel_table,
+    load,
+    names,
+    print_errors,
+    refuse,
+    source,
+    trouble,
+)
 
 
 class Form(StrEnum):
@@ -63,7 +77,14 @@ def check(rules: RuleNames = None, all_: All = False, as_json: Json = False) -> 
         raise typer.Exit(FAILED)
 
 
-def show(rule: RuleName, form: Annotated[Form, typer.Option("--as", help="The form to print.")] = Form.text) -> None:
+def show(
+    rule: RuleName,
+    form: Annotated[Form, typer.Option("--as", help="The form to print.")] = Form.text,
+    shape: Annotated[
+        str, typer.Option(metavar="BxTxHxKxV", help="The call that a plan's kernels are counted for.")
+    ] = "8x4096x16x128x128",
+    card: Annotated[str, typer.Option(help="The GPU that they are timed for: h200, h100 or a100.")] = "h200",
+) -> None:
     """Print a rule in one of its forms."""
     loaded = load(rule)
     match form:
@@ -91,6 +112,8 @@ def show(rule: RuleName, form: Annotated[Form, typer.Option("--as", help="The fo
             else:
                 lines = describe(plan(nf, core(nf)), backends(loaded))
                 print("\n".join(f"{what:<11} {how}" for what, how in lines))
+                if backends(loaded)["triton"] is None:
+                    print("", *kernel_table(loaded, core(nf), shape, card), sep="\n")
 
 
 def prove(

@@ -3,6 +3,12 @@
     additive.rule:3  update S += outer(k, v)
     additive.rule:4  read o = q @ S / sqrt(dim(key))
 
+which is
+
+    S    ← S + k u₀ᵀ
+      u₀ = v
+    o    = q·S / √K
+
 The kernels see rows, each of which reads the state before its token, and chunks of CHUNK tokens.
 1 pure write(s) a token: S += outer(w, yw).
 """
@@ -14,6 +20,19 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+
+def _once(backward):
+    """A backward pass that cannot be differentiated: to ask for that is an error, never zero."""
+
+    @functools.wraps(backward)
+    def wrapper(ctx, *gradients):
+        if torch.is_grad_enabled():
+            raise RuntimeError("create_graph=True: cannot differentiate twice; the chunked form and the kernels have "
+                               "first derivatives alone, backend='step' has all")
+        return backward(ctx, *gradients)
+
+    return wrapper
 
 
 CHUNK = 64  # tokens
@@ -430,7 +449,7 @@ class _Run(torch.autograd.Function):
         return reads.squeeze(3), final
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @_once
     def backward(ctx, do: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
         (q, k, v, *saved) = ctx.saved_tensors
         B, T, H = q.shape[:3]

@@ -4,6 +4,13 @@
     gdn2.rule:6  update S += outer(k, w * v - (b * k) @ S)
     gdn2.rule:7  read o = q @ S / sqrt(dim(key))
 
+which is
+
+    S    ← e^g ⊙ S
+    S    ← S + k u₀ᵀ
+      u₀ = w ⊙ v − (b ⊙ k)·S
+    o    = q·S / √K
+
 The kernels see rows, each of which reads the state before its token, and chunks of CHUNK tokens.
 1 erasing row(s) a token: S += outer(p, u), where u is y less e @ S and less what the row sees
 of the rows above it; all u of a chunk are solved at once.
@@ -17,6 +24,19 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+
+def _once(backward):
+    """A backward pass that cannot be differentiated: to ask for that is an error, never zero."""
+
+    @functools.wraps(backward)
+    def wrapper(ctx, *gradients):
+        if torch.is_grad_enabled():
+            raise RuntimeError("create_graph=True: cannot differentiate twice; the chunked form and the kernels have "
+                               "first derivatives alone, backend='step' has all")
+        return backward(ctx, *gradients)
+
+    return wrapper
 
 
 CHUNK = 32  # tokens
@@ -731,7 +751,7 @@ class _Run(torch.autograd.Function):
         return reads.squeeze(3), final
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @_once
     def backward(ctx, do: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
         (q, k, v, g, b, w, *saved) = ctx.saved_tensors
         B, T, H = q.shape[:3]

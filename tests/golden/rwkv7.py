@@ -3,6 +3,13 @@
     rwkv7.rule:5  update S = exp(w) * S - outer(a * kappa, kappa @ S) + outer(k, v)
     rwkv7.rule:6  read o = r @ S + (r @ (u * k)) * v
 
+which is
+
+    S    ← e^w ⊙ S + (a ⊙ κ) u₀ᵀ + k u₁ᵀ
+      u₀ = −κ·S
+      u₁ = v
+    o    = r·S + (r·(u ⊙ k)) v
+
 The kernels see rows, each of which reads the state before its token, and chunks of CHUNK tokens.
 1 erasing row(s) a token: S += outer(p, u), where u is y less e @ S and less what the row sees
 of the rows above it; all u of a chunk are solved at once.
@@ -16,6 +23,19 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+
+def _once(backward):
+    """A backward pass that cannot be differentiated: to ask for that is an error, never zero."""
+
+    @functools.wraps(backward)
+    def wrapper(ctx, *gradients):
+        if torch.is_grad_enabled():
+            raise RuntimeError("create_graph=True: cannot differentiate twice; the chunked form and the kernels have "
+                               "first derivatives alone, backend='step' has all")
+        return backward(ctx, *gradients)
+
+    return wrapper
 
 
 CHUNK = 16  # tokens
@@ -885,7 +905,7 @@ class _Run(torch.autograd.Function):
         return _epilogue(reads, r, k, kappa, v, w, a, u), final
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @_once
     def backward(ctx, do: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
         (r, k, kappa, v, w, a, u, *saved) = ctx.saved_tensors
         B, T, H = r.shape[:3]
