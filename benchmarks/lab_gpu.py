@@ -31,17 +31,19 @@ PLAN: dict[str, dict[str, Any]] = {
     "past_window_iid": {},
     "frontier": {"steps": 2_800},
 }
+# By count, 12 runs of width 128 with 64 queries of 8,192 words in each of 256 rows keep about 50 GB of activations.
+MOST_PROCESSES = {"frontier": 2}
 
 
-def conduct_part(experiment: Any, folder: Path, device: str, at_once: int, seconds: float) -> bool:
-    """One process's part of an experiment; whether all of it ended."""
+def conduct_part(experiment: Any, folder: Path, device: str, at_once: int, deadline: float) -> bool:
+    """One process's part of an experiment, left at a time of `time.time`; whether all of it ended."""
     import torch
 
     from stateir.models.lab import conduct
 
     torch.set_num_threads(2)
     torch.set_float32_matmul_precision("high")
-    return conduct(experiment, folder, device=device, at_once=at_once, until=time.monotonic() + seconds)
+    return conduct(experiment, folder, device=device, at_once=at_once, until=time.monotonic() + deadline - time.time())
 
 
 def conduct_all(
@@ -56,10 +58,10 @@ def conduct_all(
     before = len(read_finished(folder))
     if not pending(experiment, read_finished(folder)):
         return True
-    shares = parts(experiment, processes)
+    shares = parts(experiment, min(processes, MOST_PROCESSES.get(name, processes)))
     with ProcessPoolExecutor(len(shares), get_context("spawn")) as pool:
-        left = until - started
-        calls = [pool.submit(conduct_part, share, folder, device, at_once, left) for share in shares]
+        deadline = time.time() + until - started
+        calls = [pool.submit(conduct_part, share, folder, device, at_once, deadline) for share in shares]
         done = all([call.result() for call in calls])
     runs, seconds = read_finished(folder), time.monotonic() - started
     ended = len(runs) - before
@@ -87,6 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--at-once", type=int, default=12, help="runs of one shape that are trained together")
     options = parser.parse_args(arguments)
+
+    from stateir.models.presets import preset
+
     until = time.monotonic() + options.seconds
     names = [x for x in options.only.split(",") if x] or list(PLAN)
     for name in names:
@@ -94,7 +99,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.steps is not None:
             changes["steps"] = options.steps
         if options.rules:
-            changes["rules"] = options.rules.split(",")
+            there = {c.model.rule for c in preset(name).configs}
+            changes["rules"] = [rule for rule in options.rules.split(",") if rule in there]
+            if not changes["rules"]:
+                print(f"{name}: none of these rules", flush=True)
+                continue
         if time.monotonic() > until:
             print(f"{name}: no time left", flush=True)
             continue

@@ -92,8 +92,9 @@ def train(
     task = _task(length, pairs, vocab, overwrites, num_queries, a, filler)
     try:
         model = model_of_kind(
-            kind, rule, layers=layers, heads=heads, hidden=hidden, key_dim=key_dim, value_dim=value_dim, window=window
-        )  # type: ignore[arg-type]
+            kind,  # type: ignore[arg-type]
+            rule, layers=layers, heads=heads, hidden=hidden, key_dim=key_dim, value_dim=value_dim, window=window,
+        )  # fmt: skip
         if budget is not None:
             model = with_state_bytes(model, load_rule(model), task.length, budget)
         config = TrainConfig(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -41,10 +43,15 @@ def _distinct(rows: int, ids: int, count: int, generator: torch.Generator) -> Te
 
 def _gaps(config: MqarConfig, rows: int, generator: torch.Generator) -> Tensor:
     """[rows, queries] gaps by their law, as if drawn one after the other: log p + Gumbel noise, largest first."""
-    law = torch.from_numpy(gap_law(config.space, config.a)).to(generator.device)
     uniform = torch.rand(rows, config.space, generator=generator, device=generator.device, dtype=torch.float64)
     noise = -torch.log(-torch.log(uniform.clamp_min(torch.finfo(torch.float64).tiny)))
-    return (torch.log(law) + noise).topk(config.queries, dim=1).indices
+    return (_log_law(config.space, config.a, generator.device) + noise).topk(config.queries, dim=1).indices
+
+
+@functools.cache
+def _log_law(space: int, a: float, device: torch.device) -> Tensor:
+    """Made once: a copy to the device at every step would wait for it."""
+    return torch.log(torch.from_numpy(gap_law(space, a))).to(device)
 
 
 def _writes(config: MqarConfig, rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

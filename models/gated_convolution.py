@@ -60,4 +60,5 @@ class GatedConvolution(nn.Module):
     def _transform(self, seen: Tensor, T: int) -> Tensor:
         size = seen.shape[1] + self.width - 1
         spectrum = torch.fft.rfft(seen, size, dim=1) * torch.fft.rfft(self.weight.flip(1), size, dim=1).mT
-        return torch.fft.irfft(spectrum, size, dim=1)[:, self.width - 1 : self.width - 1 + T]
+        y: Tensor = torch.fft.irfft(spectrum, size, dim=1)
+        return y[:, self.width - 1 : self.width - 1 + T]

@@ -86,10 +86,9 @@ def read_finished(folder: Path) -> list[Finished]:
     for line in text[: text.rfind("\n") + 1].splitlines():
         data = json.loads(line)
         data.pop("config_hash")
-        config = from_dict(TrainConfig, data.pop("config"))
-        run = from_dict(Finished, data | {"config": config})
-        tuples = {n: tuple(getattr(run, n)) for n in ("tests", "tests_at_lower", "records")}
-        found.append(replace(run, **tuples))
+        data |= {"config": from_dict(TrainConfig, data["config"])}
+        data |= {name: tuple(data[name]) for name in ("tests", "tests_at_lower", "records")}
+        found.append(from_dict(Finished, data))
     return found
 
 

@@ -23,10 +23,10 @@ CHOICE = 2
 class TrainConfig:
     """A run in full; stored with every accuracy.
 
-    task: what is trained on, a configuration of one of TASKS; task_name: its name there, filled in where empty. mix:
-    further slices of the same task: each step draws all its rows from one, chosen by `weights` (of task and mix in this
-    order; equal where empty), the same one for every seed. tests: the slices that are measured, those trained on where
-    empty; the accuracy of a run is their mean.
+    task: what is trained on, a configuration of one of TASKS; task_name: its name there, filled in where empty ("mqar"
+    if the task is a mapping). mix: further slices of the same task: each step draws all its rows from one, chosen by
+    `weights` (of task and mix in this order; equal where empty), the same one for every seed. tests: the slices that are
+    measured, those trained on where empty; the accuracy of a run is their mean.
     lr rises linearly over `warmup` steps and falls along a cosine to 0 at `steps`. scalar_lr: factor on the learning
     rate of the rule's scalar params. clip: largest norm of the gradient. eval_every: steps between evaluations on
     eval_rows held-out rows of each test (the same ones each time). stop_at: accuracy that ends the run early, None for
@@ -75,9 +75,8 @@ class TrainConfig:
                 f"got {positions}")  # fmt: skip
 
     def _build_tasks(self) -> None:
-        if isinstance(self.task, Mapping):
-            require(self.task_name in TASKS, f"task_name must be one of {', '.join(TASKS)}, got {self.task_name!r}")
-        name = self.task_name if isinstance(self.task, Mapping) else task_of(self.task)
+        name = (self.task_name or "mqar") if isinstance(self.task, Mapping) else task_of(self.task)
+        require(name in TASKS, f"task_name must be one of {', '.join(TASKS)}, got {name!r}")
         require(self.task_name in ("", name), f"task_name must be {name!r}, that of task, got {self.task_name!r}")
         object.__setattr__(self, "task_name", name)
         build = TASKS[name].config
@@ -104,12 +103,12 @@ class TrainConfig:
     @property
     def longest(self) -> int:
         """The longest row, trained on or measured; a state that grows with the row is counted at its end."""
-        return max(c.length for c in (*self.slices, *self.measured))
+        return max(int(c.length) for c in (*self.slices, *self.measured))
 
     @property
     def tokens(self) -> int:
         """Ids that occur, hence rows of the embedding."""
-        return max(c.tokens for c in (*self.slices, *self.measured))
+        return max(int(c.tokens) for c in (*self.slices, *self.measured))
 
 
 def slice_at(config: TrainConfig, step: int) -> Any:

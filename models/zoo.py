@@ -133,7 +133,8 @@ class Block(nn.Module):
         y, window = self.norm(x), None
         if self.before is not None:
             y, window = self.before.step(y, cache.before if cache else None)
-        mixed, new = self.mixer.step(y, cache.mixer if cache else None)
+        # A model's cache is its own, so that its mixer's is of the mixer's kind.
+        mixed, new = self.mixer.step(y, cache.mixer if cache else None)  # type: ignore[arg-type]
         return self._after(x, mixed), BlockCache(new, window)
 
     def _after(self, x: Tensor, mixed: Tensor) -> Tensor:
@@ -190,7 +191,8 @@ class Model(nn.Module):
     def logits_at(self, ids: Tensor, places: Tensor) -> Tensor:
         """ids [B, T], places [B, N] -> the logits at those places alone, [B, N, tokens]."""
         x, _ = self.features(ids)
-        return self.head(torch.take_along_dim(x, places[..., None], 1))
+        logits: Tensor = self.head(torch.take_along_dim(x, places[..., None], 1))
+        return logits
 
     def loss(self, ids: Tensor, places: Tensor, targets: Tensor) -> Tensor:
         """Mean cross entropy of the targets [B, N] at places [B, N]; a target of -100 does not count."""
@@ -204,7 +206,8 @@ class Model(nn.Module):
             return x
         end, longest = start + ids.shape[-1], self.positions.num_embeddings
         require(end <= longest, f"ids must end before position {longest}, that of the last learned one; got {end}")
-        return x + self.positions(torch.arange(start, end, device=ids.device))
+        placed: Tensor = self.positions(torch.arange(start, end, device=ids.device))
+        return x + placed
 
 
 def _mixer(config: ModelConfig, rule: Rule | None, seed: int) -> Layer:

@@ -138,7 +138,7 @@ def test_figures_are_drawn_from_the_runs_and_redraw_themselves(tmp_path: Path) -
     arms = {r["series"] for r in rows}
     assert {f"qed, {run.state_bytes:,} B", f"qed, {run.state_bytes:,} B, lam at the lower end"} <= arms
     assert "usable context" in (tmp_path / "accuracy_by_length.md").read_text()
-    for name in ("frontier", "accuracy_by_pairs", "accuracy_by_length", "accuracy_by_lr", "accuracy_by_steps"):
+    for name in ("frontier", "accuracy_by_length", "accuracy_by_steps"):
         told = tmp_path / f"{name}.json"
         others = [told.with_suffix(s) for s in (".svg", ".csv", ".md")]
         before = [f.read_bytes() for f in others]
@@ -212,7 +212,7 @@ def test_published_state_sizes() -> None:
 def test_unknown_presets_and_parts() -> None:
     with pytest.raises(ValueError, match="preset must be one of tiny, readme"):
         preset("big")
-    with pytest.raises(ValueError, match="rules must be among additive, gated_delta, delta in tiny, got qed"):
+    with pytest.raises(ValueError, match="rules must be among additive, delta in tiny, got qed"):
         preset("tiny", rules=["qed"])
     with pytest.raises(ValueError, match="rates must be among"):
         preset("tiny", rates=[0.5])
@@ -266,3 +266,9 @@ def test_report_is_one_page(tmp_path: Path) -> None:
     empty.mkdir()
     refused = CliRunner().invoke(main_app, ["report", str(empty)])
     assert refused.exit_code == 1 and "folder must hold a runs.jsonl" in refused.output
+
+
+def test_the_results_page_is_that_of_its_files() -> None:
+    page = Path(__file__).resolve().parent.parent / "docs" / "results.py"
+    checked = subprocess.run([sys.executable, str(page), "--check"], check=False, timeout=120)
+    assert checked.returncode == 0, "run python docs/results.py"
