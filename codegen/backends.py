@@ -64,9 +64,7 @@ def packed_functions(rule: Rule, backend: str, configuration: Configuration) -> 
     return configured(text, label(rule, f"packed.{backend}"), configuration), shape
 
 
-def functions(
-    rule: Rule, backend: str, chunk_size: int | None, configuration: Configuration = DEFAULT
-) -> ModuleType:
+def functions(rule: Rule, backend: str, chunk_size: int | None, configuration: Configuration = DEFAULT) -> ModuleType:
     """The backend's module: `run(inputs..., params..., state)` gives the output and the state after it."""
     text = source(rule, backend, chunk_size)
     if configuration == Configuration():
