@@ -4,7 +4,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 INSTALLED := .venv/.installed
 
-.PHONY: demo test slow types lint fmt golden install clean
+.PHONY: demo test slow types lint fmt golden docs install clean
 .DEFAULT_GOAL := test
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -43,6 +43,10 @@ fmt: $(INSTALLED)
 # Rewrites the golden files of generated code; read their diff before you commit it.
 golden: $(INSTALLED)
 	$(PY) -m pytest -n 2 --update-golden tests
+
+# The documentation as a site, in build/site; a warning is an error.
+docs: $(INSTALLED)
+	$(PY) -m mkdocs build --strict
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -148,9 +148,7 @@ def check_state(
 def state_shapes(rule: Signature, sizes: Sizes) -> dict[str, tuple[int, ...]]:
     """The shape of everything that the rule carries, by name."""
     dims = {"B": sizes.B, "H": sizes.H, "K": sizes.K, "V": sizes.V, "K/2": sizes.K // 2}
-    return {
-        name: tuple(int(dim) if dim.isdigit() else dims[dim] for dim in part) for name, part in rule.parts.items()
-    }
+    return {name: tuple(int(dim) if dim.isdigit() else dims[dim] for dim in part) for name, part in rule.parts.items()}
 
 
 def check_cu_seqlens(rule: Signature, cu_seqlens: object, sizes: Sizes) -> int:

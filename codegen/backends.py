@@ -11,7 +11,7 @@ from stateir.normal import Core
 
 from .chunked import chunked_source
 from .chunked_module import sequence_source
-from .first_use import Configuration, configured
+from .first_use import DEFAULT, Configuration, configured
 from .generated import load_source
 from .prologue import prologue_source
 from .shape import Shape, shape_of
@@ -64,7 +64,7 @@ def packed_functions(rule: Rule, backend: str, configuration: Configuration) -> 
     return configured(text, label(rule, f"packed.{backend}"), configuration), shape
 
 
-def functions(rule: Rule, backend: str, chunk_size: int | None, configuration: Configuration) -> ModuleType:
+def functions(rule: Rule, backend: str, chunk_size: int | None, configuration: Configuration = DEFAULT) -> ModuleType:
     """The backend's module: `run(inputs..., params..., state)` gives the output and the state after it."""
     text = source(rule, backend, chunk_size)
     if configuration == Configuration():

@@ -62,8 +62,9 @@ class Configuration:
         return changed or "default"
 
 
+DEFAULT = Configuration()
 # The default, and what sidesteps the miscompilations that were met: narrower tiles, then no pipelining as well.
-CONFIGURATIONS = (Configuration(), Configuration(stages=2, columns=32), Configuration(stages=1, columns=16))
+CONFIGURATIONS = (DEFAULT, Configuration(stages=2, columns=32), Configuration(stages=1, columns=16))
 
 
 @dataclass(frozen=True)
@@ -209,9 +210,7 @@ def _error(x: Tensor, exact: Tensor) -> float:
     return float(difference / max(exact.square().mean().sqrt().item(), FLOOR))
 
 
-def _use(
-    source: str, K: int, V: int, dtype: torch.dtype, device: torch.device, configuration: Configuration
-) -> Use:
+def _use(source: str, K: int, V: int, dtype: torch.dtype, device: torch.device, configuration: Configuration) -> Use:
     text = hashlib.sha256(source.encode()).hexdigest()
     return Use(text, _gpu(device), _triton(), K, V, str(dtype)[6:], configuration)
 

@@ -28,7 +28,7 @@ from .arguments import (
     signature,
 )
 from .chunked import default_chunk
-from .first_use import Configuration, choose, wanted
+from .first_use import DEFAULT, Configuration, choose, wanted
 from .generated import load_source
 from .packed import Chunked, Pieces, Prologue, by_kernels, chunk_size, chunks_of, run_packed
 from .shape import Shape
@@ -38,7 +38,6 @@ from .text import arguments_of
 from .torch_ops import through_op, transformed
 
 # A rule's tensors are passed by name beside these; `state`, that of `step`, is a keyword of the language.
-DEFAULT = Configuration()
 _OWN_ARGUMENTS = ("self", "initial_state", "return_state", "cu_seqlens", "inplace", "slots")
 
 

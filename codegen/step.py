@@ -19,14 +19,15 @@ LEADING = ("B", "H")
 def step_source(rule: Rule) -> str:
     """Source of a module with `start(B, H, K, V)`, `step(state, token...)` and `run(sequence..., state=None)`."""
     scope = scope_of(rule)
-    step = _step(rule, scope)
+    step = step_function(rule, scope)
     docstring = f"{rule.name}, token by token: each line of the rule is one statement of `step`."
     if rule.title:
         docstring = f"{rule.title}\n\n{docstring}\n"
     return module(docstring, [*helpers(scope), start_source(rule), step, run_source(rule, _loop)])
 
 
-def _step(rule: Rule, scope: Scope) -> str:
+def step_function(rule: Rule, scope: Scope) -> str:
+    """Text of `step(state, token...)`; the scope then knows the helpers that it calls."""
     windows = {name: scope.fresh(f"prev_{scope.names[name]}") for name in prev_windows(rule)}
     scope.prev = lambda e: element(f"{windows[e.of.name]}[:, -{e.n}]", e.axis, e.of.index)
     state = scope.names["S"] if carries_s_alone(rule) else scope.fresh("state")

@@ -77,6 +77,7 @@ def _pack(rows: list[Tensor], dtype: torch.dtype) -> Tensor:
     return x.to(dtype).contiguous()
 '''
 
+
 def packed(tiles: Tiles) -> dict[str, tuple[str, ...]]:
     """The kernels' input tensors and the prologue's tensors in each; "" stands for a row without a value."""
     rows = tiles.shape.rows

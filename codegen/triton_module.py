@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from stateir.affine import normal_form
 from stateir.column import Column, column, without_column
 from stateir.ir import Rule
 from stateir.normal import Core
 from stateir.plan import unfused
+from stateir.unicode import normal_form as written
 
 from .carried import carries_s_alone, run_source, start_source
 from .column_text import output_source, state_after, state_before, widened_source
@@ -53,7 +55,10 @@ def triton_source(rule: Rule, core: Core, *, fused: bool = True) -> str:
             _step(rule, shape, found),
         ]
     lines = [f"    {comment[2:]}" for comment in line_comments(rule)]
-    docstring = "\n".join([rule.title or rule.name, "", *lines, "", *_notation(shape)])
+    form = normal_form(rule)
+    assert form is not None, f"{rule.name} has a core form and no normal form"
+    equation = [f"    {line}" for line in written(form).splitlines()]
+    docstring = "\n".join([rule.title or rule.name, "", *lines, "", "which is", "", *equation, "", *_notation(shape)])
     return triton_module(docstring, parts)
 
 

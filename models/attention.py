@@ -1,4 +1,4 @@
-"""Causal softmax attention with the interface of a mixer: the baseline whose state grows with the sequence."""
+"""Causal softmax attention with the interface of a mixer: its state grows with the sequence, or is a window."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from .conv import ShortConvolution
 
 @dataclass(frozen=True)
 class AttentionCache:
-    """Keys [B, H, T, K], values [B, H, T, V] of all tokens so far, and the convolution's window [B, width-1, C]."""
+    """Keys [B, H, T, K] and values [B, H, T, V] of all tokens that a later one can see, and the convolution's window
+    [B, width-1, C]."""
 
     keys: Tensor
     values: Tensor
@@ -24,11 +25,16 @@ class AttentionCache:
 
 
 class Attention(nn.Module):
-    """[B, T, hidden] -> [B, T, hidden]. q, k and v pass the same short convolution as a mixer's content vectors."""
+    """[B, T, hidden] -> [B, T, hidden]. q, k and v pass the same short convolution as a mixer's content vectors.
 
-    def __init__(self, hidden: int, heads: int, key_dim: int, value_dim: int, *, conv: int = 4) -> None:
+    A token sees the last `window` tokens, itself among them; all where it is None.
+    """
+
+    def __init__(
+        self, hidden: int, heads: int, key_dim: int, value_dim: int, *, conv: int = 4, window: int | None = None
+    ) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.window = heads, window
         self.widths = [heads * key_dim, heads * key_dim, heads * value_dim]
         self.project = nn.Linear(hidden, sum(self.widths), bias=False)
         self.conv = ShortConvolution(sum(self.widths), conv)
@@ -44,10 +50,15 @@ class Attention(nn.Module):
             k, v = torch.cat([cache.keys, k], 2), torch.cat([cache.values, v], 2)
         new, total = q.shape[2], k.shape[2]
         mask = None
-        if new != total:
+        if new != total or self.window is not None:
             mask = torch.ones(new, total, dtype=torch.bool, device=x.device).tril(total - new)
+            if self.window is not None:
+                mask = mask.triu(total - new - self.window + 1)
         o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
         y = self.out(o.transpose(1, 2).flatten(-2))
+        if self.window is not None:
+            first = max(0, total - self.window + 1)
+            k, v = k[:, :, first:], v[:, :, first:]
         return y, AttentionCache(k, v, window) if return_cache else None
 
     def step(self, x: Tensor, cache: AttentionCache | None = None) -> tuple[Tensor, AttentionCache]:

@@ -8,21 +8,26 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from .cli_lab import frontier, presets
 from .config import config_hash
 from .mqar import Filler, MqarConfig, generate, render_row
 from .sweep_cli import sweep
 
 if TYPE_CHECKING:
-    from .train import TrainConfig
+    from .train_config import TrainConfig
 
 app = typer.Typer(
-    help="Multi-query associative recall: show rows of the task, train a rule on it, evaluate a checkpoint.",
+    help="Multi-query associative recall: show rows of the task, train a rule on it, evaluate a checkpoint; run whole "
+    "experiments.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 app.command()(sweep)
+
+app.command()(frontier)
+app.command()(presets)
 
 Length = Annotated[int, typer.Option(help="Tokens of a row.")]
 Pairs = Annotated[int, typer.Option(help="Different keys of a row, D.")]
@@ -48,7 +53,13 @@ def show(
 
 @app.command()
 def train(
-    rule: Annotated[str, typer.Argument(metavar="RULE", help="A name of the library, a .rule file, or 'attention'.")],
+    rule: Annotated[
+        str,
+        typer.Argument(
+            metavar="RULE",
+            help="A name of the library, a .rule file, or attention, sliding_window or gated_convolution.",
+        ),
+    ],
     length: Length = 64, pairs: Pairs = 8, vocab: Vocab = 128, overwrites: Overwrites = 8, num_queries: Queries = None,
     a: Near = 0.01, filler: Fill = "zero", seed: Seed = 0,
     steps: Annotated[int, typer.Option(help="Steps of training.")] = 600,
@@ -61,6 +72,12 @@ def train(
     value_dim: Annotated[int, typer.Option(help="V.")] = 32,
     scalar_lr: Annotated[float, typer.Option(help="Factor on the learning rate of the rule's scalar params.")] = 1.0,
     stop_at: Annotated[float | None, typer.Option(help="Stop at this accuracy.", show_default=False)] = None,
+    kind: Annotated[str, typer.Option(help="The stack of layers: zoo or hybrid.")] = "zoo",
+    window: Annotated[int, typer.Option(help="Of a sliding window, or the filter of a gated convolution.")] = 0,
+    budget: Annotated[
+        int | None, typer.Option("--state-bytes", help="In place of K and V or the window: the largest within so many "
+                                 "bytes of state.", show_default=False)
+    ] = None,
     device: Annotated[str, typer.Option(help="Where to train.")] = "cpu",
     out: Annotated[Path | None, typer.Option(help="Folder for log and checkpoint.", show_default=False)] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder's checkpoint.")] = False,
@@ -68,23 +85,27 @@ def train(
     """Train a model of one rule on the overwriting task (--overwrites 0: the plain one) and print its accuracy."""
     from stateir.codegen.verify_device import check_device
 
-    from .train import TrainConfig, load_rule
-    from .zoo import ModelConfig
+    from .state_size import with_state_bytes
+    from .train_config import TrainConfig
+    from .zoo import load_rule, model_of_kind
 
     task = _task(length, pairs, vocab, overwrites, num_queries, a, filler)
     try:
+        model = model_of_kind(
+            kind,  # type: ignore[arg-type]
+            rule, layers=layers, heads=heads, hidden=hidden, key_dim=key_dim, value_dim=value_dim, window=window,
+        )  # fmt: skip
+        if budget is not None:
+            model = with_state_bytes(model, load_rule(model), task.length, budget)
         config = TrainConfig(
             task=task,
-            model=ModelConfig(
-                rule=rule, layers=layers, heads=heads, hidden=hidden, key_dim=key_dim, value_dim=value_dim
-            ),
+            model=model,
             steps=steps, batch=batch, lr=lr, warmup=steps // 10, scalar_lr=scalar_lr, seed=seed, stop_at=stop_at,
         )  # fmt: skip
         if resume and (out is None or not (out / "checkpoint.safetensors").exists()):
             where = "needs --out" if out is None else f"finds no checkpoint.safetensors in {out}"
             raise ValueError(f"--resume {where}")
         check_device(device)
-        load_rule(config.model)
         result = _with_progress(config, out, device, resume)
     except (ValueError, OSError) as error:
         raise _refusal(error) from None
@@ -115,8 +136,9 @@ def eval_(
     """Evaluate a checkpoint on held-out rows, also of another length or number of keys."""
     from . import checkpoint as checkpoints
     from .config import from_dict
-    from .train import TrainConfig, evaluate, load_model, load_rule
-    from .zoo import Model
+    from .train import evaluate, load_model
+    from .train_config import TrainConfig
+    from .zoo import Model, load_rule
 
     try:
         config = from_dict(TrainConfig, checkpoints.facts(checkpoint)["config"])
@@ -127,7 +149,7 @@ def eval_(
         task = replace(config.task, **changed)
     except ValueError as error:
         raise _refusal(error) from None
-    model = Model(config.model, saved.rule, config.task.tokens, config.seed).to(device)
+    model = Model(config.model, saved.rule, config.tokens, config.seed).to(device)
     load_model(model, saved)
     score = evaluate(model, task, rows, config.seed if seed is None else seed)
     print(f"{config.model.rule}: accuracy {score:.3f} on {rows} rows after {saved.facts['step']} steps")

@@ -16,8 +16,10 @@ from typing import Any
 
 from .config import config_hash
 from .mqar import MqarConfig
-from .train import Result, TrainConfig, load_rule, train
-from .zoo import ModelConfig, state_bytes
+from .state_size import state_bytes
+from .train import Result, train
+from .train_config import TrainConfig
+from .zoo import ModelConfig, load_rule
 
 TASK = MqarConfig(length=64, pairs=8, vocab=128, overwrites=8)
 # rule -> the accuracies that count as the expected outcome, (least, most)
@@ -49,10 +51,18 @@ def main(arguments: list[str] | None = None) -> int:
 
 def save(results: list[Result], folder: Path) -> list[Path]:
     """The demo's figure with its CSV and JSON."""
-    from .figure import save_figure
+    from .curves import Curves, Measured, curves
 
     title = f"Recall of overwritten bindings: D={TASK.pairs} keys, U={TASK.overwrites} rewrites, L={TASK.length}"
-    return save_figure(results, folder / "overwriting", title)
+    rows = [
+        Measured(
+            r.config.model.rule, r.config.lr, r.config.seed, float(e["step"]), e["accuracy"], config_hash(r.config)
+        )
+        for r in results
+        for e in r.records
+    ]
+    config = Curves("steps", title, f"{results[0].config.eval_rows} rows", plateau=TASK.plateau)
+    return curves(config, rows, folder / "overwriting")
 
 
 def _as_expected(result: Result) -> bool:

@@ -2,7 +2,7 @@
 
     python -m stateir.models.figures path.json
 
-draws them again. The JSON needs no more than "figure" and "config" for that; the frontier takes its runs from the CSV.
+draws them again. The JSON needs no more than "figure" and "config" for that; what was trained is taken from the CSV.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -21,14 +20,14 @@ import numpy as np
 import stateir
 
 from . import theory
-from .config import config_hash, from_dict, require, to_dict
-from .figure import COLOURS
+from .config import from_dict, require
+from .curves import Curves, curves, read_measured
+from .drawing import COLOURS, drawing, files_of, style
 from .frontier import Run, points, staircase, table
 from .interference import BindingsConfig, interference
+from .state_size import ELEMENT
 
 Unit: TypeAlias = Literal["bytes", "elements"]
-MARKERS = ("o", "s", "^", "D")
-ELEMENT = 4  # bytes of a float32, the dtype of every state
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ def error_by_age(config: ErrorByAge, path: Path) -> list[Path]:
         ]
     for name, curve in _closed_forms(config).items():
         rows += [{"series": name, "age": a, "error": float(e), "standard_error": ""} for a, e in enumerate(curve)]
-    with _drawing(path, "error_by_age", config, rows) as axes:
+    with drawing(path, "error_by_age", config, rows) as axes:
         for name, colour in zip(config.rules, COLOURS, strict=False):
             own = [r for r in rows if r["series"] == name]
             ages, errors, spreads = (np.array([r[k] for r in own]) for k in ("age", "error", "standard_error"))
@@ -92,7 +91,7 @@ def error_by_age(config: ErrorByAge, path: Path) -> list[Path]:
         )  # fmt: skip
         axes.set_ylim(bottom=0)
         axes.legend(frameon=False)
-    return _files(path)
+    return files_of(path)
 
 
 def frontier(config: Frontier, runs: Sequence[Run], path: Path) -> list[Path]:
@@ -102,11 +101,10 @@ def frontier(config: Frontier, runs: Sequence[Run], path: Path) -> list[Path]:
     require(len(runs) > 0, "runs must be at least one, got none")
     found = points(runs)
     rules = sorted({run.rule for run in runs})
-    require(len(rules) <= len(COLOURS) * len(MARKERS), f"runs must be of at most {len(COLOURS) * len(MARKERS)} rules")
     scale = 1 if config.unit == "bytes" else ELEMENT
-    with _drawing(path, "frontier", config, [asdict(run) for run in runs]) as axes:
+    with drawing(path, "frontier", config, [asdict(run) for run in runs]) as axes:
         for i, rule in enumerate(rules):
-            colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i // len(COLOURS)]
+            colour, marker = style(i)
             own = [run for run in runs if run.rule == rule]
             axes.plot(
                 [r.state_bytes / scale for r in own], [r.accuracy for r in own], ".", color=colour, alpha=0.3, mew=0
@@ -125,7 +123,7 @@ def frontier(config: Frontier, runs: Sequence[Run], path: Path) -> list[Path]:
         )  # fmt: skip
         axes.legend(frameon=False)
     path.with_suffix(".md").write_text(table(found) + "\n", encoding="utf-8")
-    return [*_files(path), path.with_suffix(".md")]
+    return [*files_of(path), path.with_suffix(".md")]
 
 
 def read_runs(file: Path) -> list[Run]:
@@ -145,7 +143,9 @@ def redraw(file: Path) -> list[Path]:
     kind, path = told.get("figure"), file.with_suffix("")
     if kind == "error_by_age":
         return error_by_age(from_dict(ErrorByAge, told["config"]), path)
-    require(kind == "frontier", f"{file}: figure must be error_by_age or frontier, got {kind!r}")
+    if kind == "curves":
+        return curves(from_dict(Curves, told["config"]), read_measured(path.with_suffix(".csv")), path)
+    require(kind == "frontier", f"{file}: figure must be curves, error_by_age or frontier, got {kind!r}")
     return frontier(from_dict(Frontier, told["config"]), read_runs(path.with_suffix(".csv")), path)
 
 
@@ -161,38 +161,6 @@ def _closed_forms(config: ErrorByAge) -> dict[str, Sequence[float]]:
         left = theory.delta_orthonormal_error(config.beta)
         return {"additive, closed form": [0.0] * D, "delta, closed form": [left] * D}
     return {}
-
-
-def _files(path: Path) -> list[Path]:
-    return [path.with_suffix(suffix) for suffix in (".png", ".svg", ".csv", ".json")]
-
-
-@contextmanager
-def _drawing(path: Path, kind: str, config: Any, rows: Sequence[dict[str, Any]]) -> Iterator[Any]:
-    """Axes to draw on; afterwards the four files are there. Equal data give equal bytes of the CSV, JSON and SVG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    png, svg, data, description = _files(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with data.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    command = f"python -m stateir.models.figures {description.name}"
-    told = {"figure": kind, "command": command, "hash": config_hash(config), "config": to_dict(config)}
-    description.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
-    with matplotlib.rc_context({"svg.hashsalt": kind, "svg.fonttype": "none"}):
-        figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
-        try:
-            yield axes
-            axes.spines[["top", "right"]].set_visible(False)
-            figure.savefig(png, dpi=160)
-            figure.savefig(svg, metadata={"Date": None})
-        finally:
-            plt.close(figure)
 
 
 def main() -> None:

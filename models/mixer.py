@@ -23,7 +23,7 @@ from .config import require
 from .conv import ShortConvolution
 from .parameters import RuleParameter
 
-Gate: TypeAlias = Literal["silu", "sigmoid"]
+Gate: TypeAlias = Literal["silu", "sigmoid", "none"]
 Backend: TypeAlias = Literal["auto", "step", "chunked", "triton"]
 Carried: TypeAlias = Tensor | dict[str, Tensor]
 
@@ -54,7 +54,7 @@ class Mixer(nn.Module):
         hidden: width of the hidden state.
         heads, key_dim, value_dim: H, K and V. K must be even if the rule has pair vectors.
         conv: length of the short convolution.
-        gate: activation of the output gate.
+        gate: activation of the output gate, "none" for no gate.
         seed: draws what the rule leaves to chance, such as `fixed unit` params.
         backend: as in `stateir.compile`.
     """
@@ -92,7 +92,7 @@ class Mixer(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         self.params = nn.ModuleDict({f"param_{p.name}": RuleParameter(p, heads, dims, generator) for p in rule.params})
         self.norm = nn.RMSNorm(value_dim, eps=1e-6)
-        self.gate_project = nn.Linear(hidden, heads * value_dim, bias=False)
+        self.gate_project = None if gate == "none" else nn.Linear(hidden, heads * value_dim, bias=False)
         self.out = nn.Linear(heads * value_dim, hidden, bias=False)
         self.op = stateir.compile(rule, backend=backend)
 
@@ -130,11 +130,13 @@ class Mixer(nn.Module):
         ]
 
     def _output(self, o: Tensor, x: Tensor) -> Tensor:
-        g = self.gate_project(x)
-        g = F.silu(g) if self.gate == "silu" else torch.sigmoid(g)
         # Under autocast o is narrower than the weight, which PyTorch's fused norm does not take.
         o = F.rms_norm(o, self.norm.normalized_shape, self.norm.weight.to(o.dtype), self.norm.eps)
-        y: Tensor = self.out(o.flatten(-2) * g)
+        read = o.flatten(-2)
+        if self.gate_project is not None:
+            g = self.gate_project(x)
+            read = read * (F.silu(g) if self.gate == "silu" else torch.sigmoid(g))
+        y: Tensor = self.out(read)
         return y
 
 

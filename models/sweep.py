@@ -27,7 +27,8 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from .config import config_hash, from_dict, require, to_dict
-from .train import TrainConfig, train
+from .train import train
+from .train_config import TrainConfig
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Training on associative recall: fresh data every step, a log of JSON lines, checkpoints that a run resumes from."""
+"""Training on any task: fresh data every step, a log of JSON lines, checkpoints that a run resumes from."""
 
 from __future__ import annotations
 
@@ -6,93 +6,73 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-import stateir
 from stateir.ir import Rule
 from stateir.printer import fingerprint
 
 from . import checkpoint as checkpoints
 from .config import config_hash, from_dict, require, to_dict
 from .mixer import Mixer
-from .mqar import MqarConfig, Rows, accuracy, generate
-from .zoo import ATTENTION, Model, ModelConfig, state_bytes
+from .mqar import IGNORE, MqarConfig
+from .rows import HELD_OUT, TRAIN, draw
+from .state_size import state_bytes
+from .tasks import TASKS, task_of
+from .train_config import TrainConfig, schedule, slice_at
+from .zoo import Model, load_rule
 
-# The first number of every data seed, so that held-out rows are never training rows.
-TRAIN, HELD_OUT = 0, 1
-
-
-@dataclass(frozen=True)
-class TrainConfig:
-    """A run in full; stored with every accuracy.
-
-    lr rises linearly over `warmup` steps and falls along a cosine to 0 at `steps`. scalar_lr: factor on the learning
-    rate of the rule's scalar params. clip: largest norm of the gradient. eval_every: steps between evaluations on
-    eval_rows held-out rows (the same ones each time). stop_at: accuracy that ends the run early, None for never.
-    """
-
-    task: MqarConfig = field(default_factory=MqarConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
-    steps: int = 600
-    batch: int = 64
-    lr: float = 1e-2
-    warmup: int = 60
-    weight_decay: float = 0.1
-    scalar_lr: float = 1.0
-    clip: float = 1.0
-    seed: int = 0
-    eval_every: int = 100
-    eval_rows: int = 512
-    stop_at: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "batch", "eval_every", "eval_rows"):
-            require(getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("lr", "scalar_lr", "clip"):
-            require(getattr(self, name) > 0, f"{name} must be positive, got {getattr(self, name)}")
-        require(0 <= self.warmup <= self.steps, f"warmup must be in 0 .. steps = {self.steps}, got {self.warmup}")
-        require(self.weight_decay >= 0, f"weight_decay must be at least 0, got {self.weight_decay}")
-        require(self.seed >= 0, f"seed must be at least 0, got {self.seed}")
-        require(self.stop_at is None or 0 < self.stop_at <= 1, f"stop_at must be in (0, 1], got {self.stop_at}")
+BETAS, EPS = (0.9, 0.95), 1e-8  # of AdamW
 
 
 @dataclass(frozen=True)
 class Result:
-    """final and best held-out accuracy, steps done, and the records of all evaluations in order."""
+    """final and best held-out accuracy, steps done, trained numbers, and the records of all evaluations in order."""
 
     config: TrainConfig
     final: float
     best: float
     steps: int
+    parameters: int
     records: tuple[dict[str, Any], ...]
 
 
 Report = Callable[[dict[str, Any]], None]
 
 
-def load_rule(config: ModelConfig) -> Rule | None:
-    """The rule that a model configuration names; None for attention."""
-    return None if config.rule == ATTENTION else stateir.load(config.rule)
-
-
-def schedule(config: TrainConfig, step: int) -> float:
-    """The factor on the learning rate at a step counted from 0."""
-    rise = min(1.0, (step + 1) / config.warmup) if config.warmup else 1.0
-    return rise * 0.5 * (1 + math.cos(math.pi * step / config.steps))
-
-
-def evaluate(model: Model, task: MqarConfig, rows: int, seed: int, batch: int = 256) -> float:
-    """Accuracy on `rows` held-out rows: the mean over rows of each row's share of right answers."""
-    data = generate(task, rows, (HELD_OUT, seed))
-    inputs = torch.from_numpy(data.inputs)
+def evaluate(model: Model, task: Any, rows: int, seed: int, batch: int = 256) -> float:
+    """The mean over `rows` held-out rows of their scores: the share of right answers, or of rows wholly right."""
+    data = draw(task, rows, (HELD_OUT, seed), "host", torch.device("cpu"))
     with torch.no_grad():
-        guesses = [model(part.to(_device(model)))[0].argmax(-1).cpu() for part in inputs.split(batch)]
-    return accuracy(torch.cat(guesses).numpy(), data.labels)
+        guesses = [
+            model.logits_at(ids.to(_device(model)), places.to(_device(model))).argmax(-1).cpu()
+            for ids, places in zip(data.ids.split(batch), data.places.split(batch), strict=True)
+        ]
+    return mean_score(task, torch.cat(guesses), data.targets)
+
+
+def mean_score(task: Any, guesses: Tensor, targets: Tensor) -> float:
+    """The mean of the rows' scores. Both [rows, N]; a target of -100 is not asked."""
+    score = TASKS[task_of(task)].score
+    return float(score(guesses == targets, targets != IGNORE).double().mean())
+
+
+def evaluation(config: TrainConfig, step: int, loss: float, accuracies: list[float], seconds: float) -> dict[str, Any]:
+    """The record of an evaluation: `accuracy` is the mean over `tests`, which are in their order."""
+    record: dict[str, Any] = {
+        "event": "eval",
+        "step": step,
+        "loss": loss,
+        "accuracy": sum(accuracies) / len(accuracies),
+        "tests": accuracies,
+    }
+    if isinstance(config.task, MqarConfig):
+        record["plateau_knows_values_cannot_bind"] = config.task.plateau
+    return record | {"config_hash": config_hash(config), "seconds": round(seconds, 3)}
 
 
 def train(
@@ -136,7 +116,8 @@ def train(
             report(record)
         if run.step == stop_after:
             break
-    return Result(config, run.final, run.best, run.step, tuple(run.records))
+    parameters = sum(p.numel() for p in run.model.parameters())
+    return Result(config, run.final, run.best, run.step, parameters, tuple(run.records))
 
 
 class _Run:
@@ -146,7 +127,7 @@ class _Run:
         self.config, self.rule = config, rule
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            self.model = Model(config.model, rule, config.task.tokens, config.seed).to(device)
+            self.model = Model(config.model, rule, config.tokens, config.seed).to(device)
         self.optimizer = _optimizer(self.model, config)
         self.step, self.started = 0, time.monotonic()
         self.records: list[dict[str, Any]] = []
@@ -169,8 +150,9 @@ class _Run:
         config = self.config
         for group in self.optimizer.param_groups:
             group["lr"] = config.lr * group["factor"] * schedule(config, self.step)
-        ids, labels = _tensors(generate(config.task, config.batch, (TRAIN, config.seed, self.step)), self.model)
-        loss = self.model.loss(ids, labels)
+        seed = (TRAIN, config.seed, self.step)
+        data = draw(slice_at(config, self.step), config.batch, seed, config.draw, _device(self.model))
+        loss = self.model.loss(*data)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
@@ -180,15 +162,8 @@ class _Run:
 
     def evaluate(self, loss: float) -> dict[str, Any]:
         config = self.config
-        record = {
-            "event": "eval",
-            "step": self.step,
-            "loss": loss,
-            "accuracy": evaluate(self.model, config.task, config.eval_rows, config.seed),
-            "plateau_knows_values_cannot_bind": config.task.plateau,
-            "config_hash": config_hash(config),
-            "seconds": round(time.monotonic() - self.started, 3),
-        }
+        accuracies = [evaluate(self.model, task, config.eval_rows, config.seed) for task in config.measured]
+        record = evaluation(config, self.step, loss, accuracies, time.monotonic() - self.started)
         self.records.append(record)
         return record
 
@@ -223,23 +198,25 @@ def load_model(model: Model, saved: checkpoints.Checkpoint) -> None:
     model.load_state_dict({n.removeprefix(prefix): t for n, t in saved.tensors.items() if n.startswith(prefix)})
 
 
-def _optimizer(model: Model, config: TrainConfig) -> torch.optim.AdamW:
-    """Weight decay falls on projections and embeddings alone: not on norms, biases, decays, or a rule's params."""
+def groups(model: Model, config: TrainConfig) -> dict[tuple[float, float], list[nn.Parameter]]:
+    """Parameters by weight decay and factor on the learning rate.
+
+    Weight decay falls on projections and embeddings alone: not on norms, biases, decays, or a rule's params.
+    """
     decayed = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear | nn.Embedding)}
     scalars = {id(p) for m in model.modules() if isinstance(m, Mixer) for p in m.scalar_parameters()}
-    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    found: dict[tuple[float, float], list[nn.Parameter]] = {}
     for p in model.parameters():
         key = (config.weight_decay if id(p) in decayed else 0.0, config.scalar_lr if id(p) in scalars else 1.0)
-        groups.setdefault(key, []).append(p)
+        found.setdefault(key, []).append(p)
+    return found
+
+
+def _optimizer(model: Model, config: TrainConfig) -> torch.optim.AdamW:
     return torch.optim.AdamW(
-        [{"params": ps, "weight_decay": decay, "factor": factor} for (decay, factor), ps in groups.items()],
-        lr=config.lr, betas=(0.9, 0.95),
+        [{"params": ps, "weight_decay": d, "factor": factor} for (d, factor), ps in groups(model, config).items()],
+        lr=config.lr, betas=BETAS, eps=EPS,
     )  # fmt: skip
-
-
-def _tensors(rows: Rows, model: Model) -> tuple[Tensor, Tensor]:
-    device = _device(model)
-    return torch.from_numpy(rows.inputs).to(device), torch.from_numpy(rows.labels).to(device)
 
 
 def _device(model: Model) -> torch.device:
@@ -266,7 +243,7 @@ def _restart_log(log: Path, config: TrainConfig, rule: Rule | None, run: _Run) -
         "config": to_dict(config),
         "config_hash": config_hash(config),
         "rule_hash": None if rule is None else fingerprint(rule),
-        "state_bytes": state_bytes(config.model, rule, config.task.length),
+        "state_bytes": state_bytes(config.model, rule, config.longest),
         "parameters": sum(p.numel() for p in run.model.parameters()),
     }
     log.write_text("".join(json.dumps(r) + "\n" for r in [head, *run.records]), encoding="utf-8")

@@ -343,7 +343,7 @@ class _Checker:
         if value is not None and value.axis is not Axis.VALUE:
             self.report.add("E207", line.value.span, found=named(value.axis))
             return
-        if self.define(line.name, Entry("broken", line=line.span.line)) and value is not None:
+        if self.define(line.name, Entry("output", line=line.span.line)) and value is not None:
             self.lines.append(Read(line.name.id, value, line.span))
 
 

@@ -105,6 +105,10 @@ class Typer:
                 help = "there is no transpose: write `outer(k, v)` for k vᵀ, `k @ S` for Sᵀk"
             self.report.add("E101", span, what="the name", name=name, help=help)
             return None
+        if entry.kind == "output":
+            help = "write what is read instead, or name it by a `let` above both lines"
+            self.report.add("E104", span, what=f"`{name}` is the output, which no line can use", help=help)
+            return None
         return None if entry.kind == "broken" else entry
 
     def _variable(self, name: str, span: Span) -> bool:

@@ -19,7 +19,7 @@ BUILTINS = frozenset({*FUNCTIONS, "outer", "dim", "prev"})
 # What other notations write behind a name to transpose it.
 TRANSPOSES = frozenset({"T", "mT", "top"})
 
-Kind = Literal["input", "param", "state", "let", "const", "loop", "broken"]
+Kind = Literal["input", "param", "state", "let", "const", "loop", "output", "broken"]
 
 
 @dataclass(frozen=True)

@@ -13,3 +13,4 @@ if not torch.cuda.is_available():
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden files of generated code anew")
+    parser.addoption("--update-screenshots", action="store_true", help="write the playground's pictures in docs anew")

@@ -155,3 +155,10 @@ def test_warnings_do_not_refuse() -> None:
     rule, found = compile_text("rule x\ninput q: key unit, v: value\nupdate S += outer(unit(q), v)\n" + R)
     assert rule is not None
     assert [(d.code, d.span) for d in found] == [("W102", Span(3, 19, 26))]
+
+
+@pytest.mark.parametrize("use", ["S = exp(g) * S + o", "S += outer(k, o)"])
+def test_the_output_is_of_no_use_to_a_line(use: str) -> None:
+    text = f"rule x\ninput q: key, k: key, v: value, g: key in (-inf, 0]\nread o = q @ S + v\nupdate {use}\n"
+    (found,) = [d for d in compile_text(text)[1] if not d.is_warning]
+    assert (found.code, text.split("\n")[3][found.span.column - 1 : found.span.end - 1]) == ("E104", "o")

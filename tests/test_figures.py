@@ -123,7 +123,7 @@ def test_error_by_age_for_other_keys(geometry: str, tmp_path: Path) -> None:
 def test_what_is_no_figure_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "other.json"
     file.write_text('{"figure": "pie", "config": {}}')
-    with pytest.raises(ValueError, match=r"other.json: figure must be error_by_age or frontier, got 'pie'"):
+    with pytest.raises(ValueError, match=r"other.json: figure must be curves, error_by_age or frontier, got 'pie'"):
         redraw(file)
     file.write_text('{"figure": "frontier", "config": {"wrong": 1}}')
     with pytest.raises(ValueError, match="Frontier has no field wrong"):

@@ -70,6 +70,8 @@ def test_matrix_has_every_kind() -> None:
 def test_random_rules(seed: int) -> None:
     """Without values at the ends of their ranges: a decay of exactly 0 has no gradient as a log."""
     rule = stateir.parse(random_rule(RandomDraw(seed), max_lines=3))
+    if reason := stateir.compile(rule).backends["triton"]:
+        pytest.skip(reason)
     dtype = torch.float16 if seed % 5 == 4 else torch.float32
     errors = rule_errors(rule, dtype, T=21, H=1, K=6, V=5, seed=seed, resets=seed % 2 == 0, ends=0.0)
     assert not failures(errors, dtype), rule.text

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +13,11 @@ from stateir.library import names
 from stateir.models.activation import FASTEST, SLOWEST, RangeActivation
 from stateir.models.attention import Attention
 from stateir.models.conv import ShortConvolution
+from stateir.models.gated_convolution import GatedConvolution
 from stateir.models.mixer import Mixer, is_content
 from stateir.models.parameters import RuleParameter
-from stateir.models.zoo import Model, ModelConfig, carried_bytes, state_bytes, state_elements
+from stateir.models.state_size import carried_bytes, state_bytes, state_elements, with_state_bytes
+from stateir.models.zoo import BASELINES, Model, ModelConfig, load_rule, model_of_kind
 
 K, V, H, HIDDEN = 6, 5, 3, 16
 
@@ -240,13 +243,84 @@ def test_steps_leave_the_cache_they_were_given() -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, cache.tensors(), strict=True))
 
 
-@pytest.mark.parametrize("name", ["attention", *names()])
-def test_state_bytes_are_what_is_carried(name: str) -> None:
-    config = ModelConfig(rule=name, layers=2, hidden=HIDDEN, heads=H, key_dim=K, value_dim=V)
-    rule = None if name == "attention" else stateir.load(name)
-    model = Model(config, rule, 20)
+def _model(name: str, **fields: Any) -> Model:
+    torch.manual_seed(0)
+    window = {"sliding_window": 4, "gated_convolution": 20}.get(name, 0)
+    config = ModelConfig(
+        rule=name, layers=2, hidden=HIDDEN, heads=H, key_dim=K, value_dim=V, window=window, **fields
+    )  # fmt: skip
+    return Model(config, load_rule(config), 20)
+
+
+@pytest.mark.parametrize("fields", [{}, {"conv": 1, "gate": "none", "gated_conv": 3}], ids=["zoo", "hybrid"])
+@pytest.mark.parametrize("name", [*BASELINES, *names()])
+def test_state_bytes_are_what_is_carried(name: str, fields: dict[str, Any]) -> None:
+    model = _model(name, **fields)
     _, cache = model(torch.randint(20, (3, 9)), return_cache=True)
-    assert carried_bytes(cache) == state_bytes(config, rule, 9)
+    assert carried_bytes(cache) == state_bytes(model.config, model.rule, 9)
+
+
+def test_a_window_that_is_not_full_is_counted_as_it_is() -> None:
+    model = _model("sliding_window")
+    _, cache = model(torch.randint(20, (3, 2)), return_cache=True)
+    assert carried_bytes(cache) == state_bytes(model.config, None, 2) < state_bytes(model.config, None, 9)
+
+
+@pytest.mark.parametrize("name", ["attention", "sliding_window", "gated_convolution", "delta", "mamba2"])
+def test_state_within_a_budget(name: str) -> None:
+    """The largest that fits: it carries no more than the budget, and a little more would not fit."""
+    model = _model(name)
+    budget = 7_000 if model.config.window else 12_000
+    found = with_state_bytes(model.config, model.rule, 64, budget)
+    names = ["window"] if model.config.window else ["key_dim", "value_dim"]
+    wider = replace(found, **{name: getattr(found, name) + 2 for name in names})
+    assert state_bytes(found, model.rule, 64) <= budget < state_bytes(wider, model.rule, 64)
+    with pytest.raises(ValueError, match="budget must be at least"):
+        with_state_bytes(model.config, model.rule, 64, -1)
+
+
+def test_a_sliding_window_sees_its_window_alone() -> None:
+    """The output depends on the last `window` tokens alone, and is attention's while the row is shorter."""
+    torch.manual_seed(0)
+    layer = Attention(HIDDEN, H, K, V, conv=1, window=4).double()
+    x = torch.randn(1, 12, HIDDEN, dtype=torch.float64)
+    other = torch.cat([torch.randn(1, 6, HIDDEN, dtype=torch.float64), x[:, 6:]], 1)
+    a, b = layer(x)[0], layer(other)[0]
+    torch.testing.assert_close(a[:, 9:], b[:, 9:], rtol=1e-12, atol=1e-12)
+    assert (a[:, 8] - b[:, 8]).abs().max() > 1e-6
+    full = Attention(HIDDEN, H, K, V, conv=1).double()
+    full.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(full(x[:, :4])[0], layer(x[:, :4])[0], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("width", [1, 3, 20])
+def test_gated_convolution_is_the_sum_it_says(width: int) -> None:
+    """Both ways of convolving, the sum and the transform, against the definition."""
+    torch.manual_seed(0)
+    layer = GatedConvolution(5, width).double()
+    x = torch.randn(2, 9, 5, dtype=torch.float64)
+    expected = torch.zeros_like(x)
+    for t in range(9):
+        for i in range(width):
+            if t - i >= 0:
+                expected[:, t] += layer.weight[:, width - 1 - i] * x[:, t - i]
+    expected = layer.project(x) * (expected + layer.bias)
+    torch.testing.assert_close(layer(x)[0], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_model_kinds() -> None:
+    hybrid = model_of_kind("hybrid", "delta", hidden=8)
+    assert (hybrid.layers, hybrid.gated_conv, hybrid.conv, hybrid.gate) == (2, 3, 1, "none")
+    assert model_of_kind("zoo", "delta") == ModelConfig(rule="delta")
+    for kind, fields, message in [
+        ("plain", {}, "positions must be positive in a plain model, got 0"),
+        ("other", {}, "kind must be one of"),
+        ("zoo", {"window": 3}, "window must be 0 with delta, got 3"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            model_of_kind(kind, "delta", **fields)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="window must be at least 1 with sliding_window"):
+        ModelConfig(rule="sliding_window")
 
 
 def test_state_elements_of_a_known_model() -> None:
@@ -255,18 +329,25 @@ def test_state_elements_of_a_known_model() -> None:
     assert elements == {"state": 2 * 32 * 32, "convolution": 2 * 3 * 96}
 
 
-@pytest.mark.parametrize("name", ["attention", "qed"])
-def test_model_step_equals_forward(name: str) -> None:
-    torch.manual_seed(0)
-    config = ModelConfig(rule=name, layers=2, hidden=HIDDEN, heads=H, key_dim=K, value_dim=V, mlp=8)
-    model = Model(config, None if name == "attention" else stateir.load(name), 20).double()
+@pytest.mark.parametrize("fields", [{"mlp": 8}, {"conv": 1, "gate": "none", "gated_conv": 3, "positions": 8}])
+@pytest.mark.parametrize("name", [*BASELINES, "qed"])
+def test_model_step_equals_forward(name: str, fields: dict[str, Any]) -> None:
+    model = _model(name, **fields).double()
     ids = torch.randint(20, (2, 8))
     whole, _ = model(ids)
     cache, logits = None, []
     for t in range(8):
-        y, cache = model.step(ids[:, t], cache)
+        y, cache = model.step(ids[:, t], cache, position=t)
         logits.append(y)
     torch.testing.assert_close(torch.stack(logits, 1), whole, rtol=1e-9, atol=1e-9)
+    first, cache = model(ids[:, :5], return_cache=True)
+    second, _ = model(ids[:, 5:], cache, start=5)
+    torch.testing.assert_close(torch.cat([first, second], 1), whole, rtol=1e-9, atol=1e-9)
+
+
+def test_a_row_beyond_the_learned_positions_is_refused() -> None:
+    with pytest.raises(ValueError, match="ids must end before position 8"):
+        _model("delta", positions=8)(torch.zeros(1, 9, dtype=torch.int64))
 
 
 @pytest.mark.parametrize("name", ["attention", "qed", "rwkv6"])

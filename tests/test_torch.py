@@ -159,9 +159,7 @@ def test_h11_operators_are_clean(name: str, backend: str) -> None:
         needs, given = [True] * len(plain), [True] * len(outputs)
         grads = [torch.ones_like(x) for x in outputs]
         checks = ("test_schema", "test_faketensor")
-        torch.library.opcheck(
-            backward, (arguments[0], plain, *arguments[2:], needs, given, grads), test_utils=checks
-        )
+        torch.library.opcheck(backward, (arguments[0], plain, *arguments[2:], needs, given, grads), test_utils=checks)
 
 
 @pytest.mark.parametrize("T", [0, pytest.param(1, marks=pytest.mark.slow), 70])

@@ -14,10 +14,10 @@ import stateir
 from stateir.models import checkpoint as checkpoints
 from stateir.models.cli import app
 from stateir.models.config import config_hash, from_dict, to_dict
-from stateir.models.demo import EXPECTED, config_of
-from stateir.models.figure import save_figure
+from stateir.models.demo import EXPECTED, config_of, save
 from stateir.models.mqar import MqarConfig
-from stateir.models.train import TrainConfig, _Run, evaluate, schedule, train
+from stateir.models.train import _Run, evaluate, train
+from stateir.models.train_config import TrainConfig, schedule
 from stateir.models.zoo import ModelConfig
 
 TINY = TrainConfig(
@@ -119,7 +119,7 @@ def test_optimizer_groups() -> None:
 def test_held_out_rows_are_no_training_rows() -> None:
     """A run sees other rows in training than those it is measured on, from the same seed."""
     from stateir.models.mqar import generate
-    from stateir.models.train import HELD_OUT, TRAIN
+    from stateir.models.rows import HELD_OUT, TRAIN
 
     held = generate(TINY.task, 4, (HELD_OUT, TINY.seed)).inputs
     assert all((generate(TINY.task, 4, (TRAIN, TINY.seed, step)).inputs != held).any() for step in range(20))
@@ -228,16 +228,14 @@ def test_commands(tmp_path: Path) -> None:
     assert "already holds a run" in again.output
 
 
-def test_figure_and_its_data(tmp_path: Path) -> None:
+def test_the_demos_figure_and_its_data(tmp_path: Path) -> None:
     results = [train(TINY), train(replace(TINY, model=replace(TINY.model, rule="delta")))]
-    png, svg, table, data = save_figure(results, tmp_path / "fig", "a title")
-    assert png.read_bytes()[:4] == b"\x89PNG"
-    assert "<svg" in svg.read_text()
-    assert table.read_text().splitlines()[0] == "rule,seed,config_hash,step,loss,accuracy"
-    assert len(table.read_text().splitlines()) == 1 + 2 * 3
-    runs = json.loads(data.read_text())["runs"]
-    assert [from_dict(TrainConfig, r["config"]) for r in runs] == [r.config for r in results]
-    assert [r["final_acc"] for r in runs] == [r.final for r in results]
+    save(results, tmp_path)
+    assert (tmp_path / "overwriting.png").read_bytes()[:4] == b"\x89PNG"
+    table = (tmp_path / "overwriting.csv").read_text().splitlines()
+    assert table[0] == "series,lr,seed,x,accuracy,config_hash"
+    assert table[1] == f"qed,0.01,0,4.0,{results[0].records[0]['accuracy']},{config_hash(TINY)}"
+    assert len(table) == 1 + 2 * 3
 
 
 def test_evaluation_is_of_the_model_and_does_not_depend_on_the_batch() -> None:

@@ -10,7 +10,9 @@ import typer.core
 
 from .common import FAILED, print_errors
 from .generated import bench, emit, verify
+from .laboratory import report
 from .language import check, explain, fmt, lsp, prove, show
+from .play import play
 
 
 class Commands(typer.core.TyperGroup):
@@ -42,7 +44,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (check, show, emit, prove, verify, bench, fmt, explain, lsp):
+for command in (check, show, emit, prove, verify, bench, fmt, explain, lsp, play, report):
     app.command()(command)
 
 # Modules that the core installation does not bring -> the extra that does.
@@ -55,6 +57,8 @@ EXTRAS = {
     "pygls": "lsp",
     "ray": "ray",
     "transformers": "hub",
+    "marimo": "play",
+    "uvicorn": "play",
 }
 
 

@@ -25,8 +25,16 @@ def emit(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write.", show_default=False)],
     target: Annotated[Target, typer.Option(help="What to write.")] = Target.torch,
 ) -> None:
-    """Write a rule's generated code as one file that needs neither stateir nor anything but its target."""
-    text = source(load(rule), target)
+    """Write a rule's generated code as one file that needs neither stateir nor anything but its target.
+
+    Run as a program, a file of kernels tests itself.
+    """
+    from stateir.codegen.standalone import standalone
+
+    loaded = load(rule)
+    text = source(loaded, target)
+    if target is Target.triton:
+        text = standalone(loaded, text)
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -25,16 +25,20 @@ def rule_html(rule: Rule, found: Sequence[Diagnostic] = ()) -> str:
     """The equation, the normal form, the plan and the text of a rule, and `found`, the warnings of its text."""
     title = f" <span>{escape(rule.title)}</span>" if rule.title else ""
     parts = [f"<div><b>{escape(rule.name)}</b>{title}</div>", f"<div>$${escape(latex.rule(rule))}$$</div>"]
-    nf = normal_form(rule)
-    if nf is None:
-        parts.append("<div>No normal form: matrix states beside S, so the step reference alone.</div>")
-    else:
-        parts.append(_section("Normal form", _pre(written(nf))))
-        parts.append(_section("Plan", _table(describe(plan(nf, core(nf))))))
+    parts.append(forms_html(rule))
     parts.append(_section("Text", _pre(rule.text.rstrip()), is_open=False))
     if found:
         parts.append(findings_html(found, rule.text))
     return f'<div class="stateir-rule">{"".join(parts)}</div>'
+
+
+def forms_html(rule: Rule) -> str:
+    """The normal form and the plan of a rule, or that it has none."""
+    nf = normal_form(rule)
+    if nf is None:
+        return "<div>No normal form: matrix states beside S, so the step reference alone.</div>"
+    form, costs = _pre(written(nf)), _table(describe(plan(nf, core(nf))))
+    return _section("Normal form", form) + _section("Plan", costs)
 
 
 def findings_html(found: Sequence[Diagnostic], text: str) -> str:

@@ -62,7 +62,7 @@ def _unknown(c: Context, span: Span, name: str) -> Iterator[Rewrite]:
     if isinstance(below, syn.Let | syn.Declare):
         place = c.code(below.span.line)
         yield line_above(span.line, c.source(place)), Edit(place, f"# {c.source(place)}")
-    known = [n for n, entry in c.names.items() if entry.line < span.line and entry.kind != "broken"]
+    known = [n for n, entry in c.names.items() if entry.line < span.line and entry.kind not in ("broken", "output")]
     yield from (replaced(span, near) for near in nearest(name, known))
     axes = (Axis.SCALAR, Axis.KEY, Axis.VALUE, Axis.PAIR)
     for axis in sorted(axes, key=lambda axis: name not in USUAL.get(axis, ())):

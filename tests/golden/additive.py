@@ -3,6 +3,12 @@
     additive.rule:3  update S += outer(k, v)
     additive.rule:4  read o = q @ S / sqrt(dim(key))
 
+which is
+
+    S    ← S + k u₀ᵀ
+      u₀ = v
+    o    = q·S / √K
+
 The kernels see rows, each of which reads the state before its token, and chunks of CHUNK tokens.
 1 pure write(s) a token: S += outer(w, yw).
 """

@@ -4,6 +4,13 @@
     gdn2.rule:6  update S += outer(k, w * v - (b * k) @ S)
     gdn2.rule:7  read o = q @ S / sqrt(dim(key))
 
+which is
+
+    S    ← e^g ⊙ S
+    S    ← S + k u₀ᵀ
+      u₀ = w ⊙ v − (b ⊙ k)·S
+    o    = q·S / √K
+
 The kernels see rows, each of which reads the state before its token, and chunks of CHUNK tokens.
 1 erasing row(s) a token: S += outer(p, u), where u is y less e @ S and less what the row sees
 of the rows above it; all u of a chunk are solved at once.

@@ -3,6 +3,13 @@
     rwkv7.rule:5  update S = exp(w) * S - outer(a * kappa, kappa @ S) + outer(k, v)
     rwkv7.rule:6  read o = r @ S + (r @ (u * k)) * v
 
+which is
+
+    S    ← e^w ⊙ S + (a ⊙ κ) u₀ᵀ + k u₁ᵀ
+      u₀ = −κ·S
+      u₁ = v
+    o    = r·S + (r·(u ⊙ k)) v
+
 The kernels see rows, each of which reads the state before its token, and chunks of CHUNK tokens.
 1 erasing row(s) a token: S += outer(p, u), where u is y less e @ S and less what the row sees
 of the rows above it; all u of a chunk are solved at once.

@@ -1,0 +1,211 @@
+"""Runs trained together have the numbers of separate runs, and any task goes through the same entry."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from stateir.models import checkpoint as checkpoints
+from stateir.models.config import config_hash, from_dict, to_dict
+from stateir.models.mqar import MqarConfig
+from stateir.models.rows import asked, draw
+from stateir.models.tasks import TASKS
+from stateir.models.tasks.parity import ParityConfig
+from stateir.models.together import Together, shape_of, train_together
+from stateir.models.train import train
+from stateir.models.train_config import TrainConfig, slice_at
+from stateir.models.zoo import ModelConfig, model_of_kind
+
+TASK = MqarConfig(length=16, pairs=2, vocab=16, overwrites=2)
+BASE = TrainConfig(
+    task=TASK, model=ModelConfig(rule="qed", layers=2, hidden=8, heads=2, key_dim=4, value_dim=3),
+    steps=8, batch=4, warmup=2, eval_every=4, eval_rows=16, scalar_lr=3.0,
+)  # fmt: skip
+
+
+def runs_of(config: TrainConfig) -> list[TrainConfig]:
+    return [replace(config, seed=seed, lr=lr) for seed, lr in [(0, 1e-2), (1, 1e-2), (0, 1e-3)]]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        *(replace(BASE.model, rule=rule) for rule in ("qed", "mamba2", "rwkv6", "qed_rand", "attention")),
+        model_of_kind("hybrid", "gla", hidden=8, key_dim=4, value_dim=3),
+        model_of_kind("plain", "delta", hidden=8, key_dim=4, value_dim=3, positions=16),
+        model_of_kind("hybrid", "gated_convolution", hidden=8, window=20),
+    ],
+    ids=lambda m: f"{m.rule}-{m.gated_conv}-{m.positions}",
+)
+def test_same_numbers_as_separate_runs(model: ModelConfig) -> None:
+    """Losses over eight steps, with one seed twice and one learning rate twice.
+
+    float32; the sums of a folded call are taken in another order, a relative difference of about 1e-7 a step, which
+    Adam's division by the root of the square widens where a gradient is near zero.
+    """
+    configs = runs_of(replace(BASE, model=model))
+    together = train_together(configs)
+    assert together is not None
+    for config, b in zip(configs, together, strict=True):
+        a = train(config)
+        assert [r["step"] for r in b.records] == [r["step"] for r in a.records] == [4, 8]
+        np.testing.assert_allclose([r["loss"] for r in b.records], [r["loss"] for r in a.records], rtol=2e-5)
+        assert b.final == pytest.approx(a.final, abs=2 / 32)
+        assert b.records[0]["config_hash"] == config_hash(config)
+    losses = [r.records[-1]["loss"] for r in together]
+    assert len(set(losses)) == 3
+
+
+def test_one_run_does_not_see_another() -> None:
+    """A run beside one that diverges has, bit for bit, the weights that it has beside a sound one."""
+    sound, wild = (Together([BASE, replace(BASE, lr=lr)]) for lr in (1e-3, 1e6))
+    for _ in range(6):
+        sound.advance(), wild.advance()
+    assert torch.equal(sound.flat[0], wild.flat[0])
+    assert not torch.equal(sound.flat[1], wild.flat[1])
+
+
+def test_clipping_and_decay_are_each_runs_own() -> None:
+    config = replace(BASE, clip=1e-3, weight_decay=0.5, steps=4, eval_every=4)
+    configs = runs_of(config)
+    found = train_together(configs)
+    assert found is not None
+    for c, r in zip(configs, found, strict=True):
+        assert r.records[-1]["loss"] == pytest.approx(train(c).records[-1]["loss"], rel=2e-5)
+
+
+def test_left_and_resumed(tmp_path: Path) -> None:
+    """Left at once, and gone on with from a checkpoint in the middle: the numbers are those of an unbroken run."""
+    configs, saved = runs_of(BASE), tmp_path / "group.safetensors"
+    whole = train_together(configs)
+    assert train_together(configs, saved=saved, until=0.0) is None
+    part = Together(configs)
+    for _ in range(4):
+        losses = part.advance()
+    for c, own, loss in zip(configs, part.records, losses.tolist(), strict=True):
+        own.append({"step": 4, "loss": loss, "accuracy": 0.0, "config_hash": config_hash(c)})
+    checkpoints.save(saved, part.checkpoint())
+    resumed = train_together(configs, saved=saved)
+    assert whole is not None and resumed is not None
+    assert [r.records[-1]["loss"] for r in resumed] == [r.records[-1]["loss"] for r in whole]
+    with pytest.raises(ValueError, match="the checkpoint must be of the runs"):
+        train_together(configs[:2], saved=saved)
+
+
+def test_params_at_their_lower_end() -> None:
+    """With lam at 0 QED is GDN-2, whose every other weight is the same; a set param changes nothing else."""
+    runs = Together([replace(BASE, at_lower=("lam",)), replace(BASE, seed=1, at_lower=("lam",))])
+    for _ in range(3):
+        runs.advance()
+    before = runs.flat.detach().clone()
+    kept = {n: s for n, s in runs.shapes.items() if not n.endswith("param_lam.raw")}
+    other = Together([replace(BASE, model=replace(BASE.model, rule="gdn2"), seed=seed) for seed in (0, 1)])
+    assert set(other.shapes) == set(kept)
+    parts = dict(zip(runs.shapes, before.split([int(np.prod(s)) for s in runs.shapes.values()], 1), strict=True))
+    with torch.no_grad():
+        other.flat.copy_(torch.cat([parts[n] for n in other.shapes], 1))
+    assert runs.at_lower() == other.evaluate()
+    assert torch.equal(runs.flat, before)
+
+
+def test_what_cannot_run_together() -> None:
+    with pytest.raises(ValueError, match="configs must differ in seed and lr alone"):
+        Together([BASE, replace(BASE, batch=5)])
+    with pytest.raises(ValueError, match="stop_at must be None"):
+        Together([replace(BASE, stop_at=0.5)])
+    assert shape_of(BASE) == shape_of(replace(BASE, seed=4, lr=0.5)) != shape_of(replace(BASE, clip=2.0))
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_trains(name: str) -> None:
+    task = TASKS[name].config()
+    model = replace(BASE.model, rule="delta", layers=1)
+    config = TrainConfig(task=task, model=model, steps=2, warmup=0, batch=2, eval_every=2, eval_rows=4)
+    assert config.task_name == name
+    result = train(config)
+    assert 0 <= result.final <= 1
+    assert from_dict(TrainConfig, json.loads(json.dumps(to_dict(config)))) == config
+
+
+def test_asked_places_are_the_labels() -> None:
+    for name, task in TASKS.items():
+        rows = task.generate(task.config(), 5, 0)
+        found = asked(rows)
+        rebuilt = np.full_like(rows.labels, -100)
+        for row, (places, targets) in enumerate(zip(found.places.numpy(), found.targets.numpy(), strict=True)):
+            real = targets != -100
+            rebuilt[row, places[real]] = targets[real]
+        assert (rebuilt == rows.labels).all(), name
+
+
+def test_a_mix_of_slices() -> None:
+    """Steps choose slices by weight, the same for every seed; the accuracy is the mean over the tests."""
+    other = replace(TASK, length=32)
+    config = replace(BASE, mix=(other,), weights=(3, 1), tests=(TASK, other, replace(TASK, length=64)))
+    chosen = [slice_at(config, step) for step in range(2000)]
+    assert chosen == [slice_at(replace(config, seed=5), step) for step in range(2000)]
+    # 2,000 draws of probability 1/4: a standard deviation of .0097.
+    assert abs(np.mean([c == other for c in chosen]) - 0.25) < 0.05
+    record = train(config).records[-1]
+    assert len(record["tests"]) == 3
+    assert record["accuracy"] == pytest.approx(np.mean(record["tests"]))
+    assert config.longest == 64
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"mix": (ParityConfig(),)}, "mix and tests must be of task mqar, got ParityConfig"),
+        ({"task": 3}, "a task must be one of mqar, .* got int"),
+        ({"task_name": "parity"}, "task_name must be 'mqar', that of task, got 'parity'"),
+        ({"weights": (1, 2)}, "weights must be 1, one a slice, got 2"),
+        ({"weights": (0,)}, "weights must be positive"),
+        ({"draw": "disk"}, "draw must be one of"),
+        ({"model": replace(BASE.model, positions=8)}, "model.positions must be at least 16, the longest row, got 8"),
+    ],
+)
+def test_refused_configurations(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(BASE, **fields)
+
+
+CASES = [
+    MqarConfig(64, 8, 128),
+    MqarConfig(64, 8, 128, overwrites=8, filler="random"),
+    MqarConfig(40, 16, 64, num_queries=4, filler="token"),
+    MqarConfig(64, 2, 16, overwrites=3, a=2.0, filler="random"),
+]
+
+
+@pytest.mark.parametrize("config", CASES, ids=str)
+def test_rows_drawn_on_a_device_have_the_law_of_the_others(config: MqarConfig) -> None:
+    """Each answer is what stands behind its key's last write, nothing else is like a key, and places have one law."""
+    rows = 1500
+    host, device = (draw(config, rows, (0, 7), where, torch.device("cpu")) for where in ("host", "device"))
+    ids, places, targets = (x.numpy() for x in device)
+    context = ids[:, : config.context]
+    for x, at, answers in zip(ids[:300], places[:300], targets[:300], strict=True):
+        keys, values = x[0 : config.context : 2], x[1 : config.context : 2]
+        counts = np.unique(keys, return_counts=True)[1]
+        assert len(counts) == config.pairs and counts.max() - counts.min() <= 1
+        assert len(set(values)) == len(values) and keys.min() >= 1 and keys.max() < config.vocab // 2 <= values.min()
+        assert len(set(at)) == config.queries and (at >= config.context).all()
+        assert [values[np.flatnonzero(keys == x[p])[-1]] for p in at] == list(answers)
+        filler = np.delete(x, [*range(config.context), *at])
+        assert not set(filler) & (set(keys) | set(values))
+    assert ids.max() < config.tokens
+    # Means over 1,500 rows: each differs by a few standard errors at most, 1.2 positions and 2 % of the vocabulary.
+    assert abs(np.sort(places).mean() - np.sort(host.places.numpy()).mean()) < 1.2
+    assert abs(context.mean() - host.ids.numpy()[:, : config.context].mean()) < 0.02 * config.vocab
+    again = draw(config, rows, (0, 7), "device", torch.device("cpu"))
+    other = draw(config, rows, (1, 7), "device", torch.device("cpu"))
+    assert torch.equal(again.ids, device.ids) and not torch.equal(other.ids, device.ids)
+
+
+def test_a_task_without_a_device_draw_says_so() -> None:
+    with pytest.raises(ValueError, match="draw 'device' is there for mqar alone, got parity"):
+        draw(ParityConfig(), 4, (0, 0), "device", torch.device("cpu"))
