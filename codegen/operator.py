@@ -182,7 +182,8 @@ class Operator:
         with torch.autocast(device.type, enabled=False):
             backend = self._backend(dtype, device)
             if token:
-                step, kept = self._reference.step, dtype
+                kept: torch.dtype | None = dtype
+                step = self._reference.step
                 if backend == "triton" and not _differentiated([*tensors.values(), before]):
                     step, kept = self._functions("triton", self._configuration(sizes, output, device)).step, None
                 args = self._prepared(tensors, sizes, kept, device, token)
@@ -383,11 +384,11 @@ def _differentiated(args: list[Tensor | State]) -> bool:
 
 
 def _settled(dtype: torch.dtype, parts: Iterable[str], o: Tensor, state: State) -> tuple[Tensor, State]:
-    """What a call returns: contiguous, a dict in the order of `parts`.
+    """What a call returns: contiguous, a dict in the order of `parts` (S alone where the rest was not asked for).
 
     Its gradients are contiguous too; their strides would otherwise choose the order of sums.
     """
-    state = {name: state[name] for name in parts} if isinstance(state, dict) else state
+    state = {name: state[name] for name in parts if name in state} if isinstance(state, dict) else state
     o, state = o.to(dtype).contiguous(), _map(Tensor.contiguous, state)
     if not transformed():
         for x in (o, *(state.values() if isinstance(state, dict) else (state,))):

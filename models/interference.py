@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -123,14 +123,15 @@ def write_bindings(
     given = {name: torch.as_tensor(np.asarray(x, dtype=np.float64)) for name, x in (inputs or {}).items()}
     op = stateir.compile(rule, backend="step")
     arguments = binding_arguments(rule, k, v, q, given)
-    params = {p.name: arguments.pop(p.name) for p in rule.params}
+    params: dict[str, Any] = {p.name: arguments.pop(p.name) for p in rule.params}
     N, D, K = k.shape
     states = torch.zeros(N, D + 1, K, v.shape[-1], dtype=torch.float64)
     error = torch.full((N, D, D), torch.nan, dtype=torch.float64)
     signal = error.clone()
     state = None
     for t in range(D):
-        _, state = op.step(**{name: x[:, t] for name, x in arguments.items()}, **params, state=state)
+        token: dict[str, Any] = {name: x[:, t] for name, x in arguments.items()}
+        _, state = op.step(**token, **params, state=state)
         states[:, t + 1] = (state["S"] if isinstance(state, dict) else state)[:, 0]
         read = k[:, : t + 1] @ states[:, t + 1]
         error[:, t, : t + 1] = (read - v[:, : t + 1]).square().sum(-1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
@@ -108,7 +108,7 @@ class Mixer(nn.Module):
         """One token. x: [B, hidden]. Returns (y [B, hidden], the new cache); `cache` is not written to."""
         tensors, window = self.arguments(x[:, None], None if cache is None else cache.window)
         names = {i.name for i in self.inputs}
-        token = {name: t[:, 0] if name in names else t for name, t in tensors.items()}
+        token: dict[str, Any] = {name: t[:, 0] if name in names else t for name, t in tensors.items()}
         o, state = self.op.step(**token, state=None if cache is None else cache.state)
         return self._output(o[:, None], x[:, None])[:, 0], MixerCache(state, window)
 
