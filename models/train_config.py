@@ -25,8 +25,8 @@ class TrainConfig:
 
     task: what is trained on, a configuration of one of TASKS; task_name: its name there, filled in where empty ("mqar"
     if the task is a mapping). mix: further slices of the same task: each step draws all its rows from one, chosen by
-    `weights` (of task and mix in this order; equal where empty), the same one for every seed. tests: the slices that are
-    measured, those trained on where empty; the accuracy of a run is their mean.
+    `weights` (of task and mix in this order; equal where empty), the same one for every seed. tests: the slices
+    that are measured, those trained on where empty; the accuracy of a run is their mean.
     lr rises linearly over `warmup` steps and falls along a cosine to 0 at `steps`. scalar_lr: factor on the learning
     rate of the rule's scalar params. clip: largest norm of the gradient. eval_every: steps between evaluations on
     eval_rows held-out rows of each test (the same ones each time). stop_at: accuracy that ends the run early, None for
