@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from stateir.models.figure import COLOURS
+from stateir.models.drawing import COLOURS
 from stateir.models.interference import Trace
 
 from .memory import Answer
