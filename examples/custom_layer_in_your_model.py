@@ -64,7 +64,7 @@ class Model(nn.Module):
         return logits
 
 
-def main(steps: int = 150) -> None:
+def main(steps: int = 400) -> None:
     """Train on sequences whose second half repeats the first, and say how well it is continued."""
     torch.manual_seed(0)
     torch.set_num_threads(1)  # tensors this small only wait for more

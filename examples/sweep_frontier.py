@@ -15,8 +15,10 @@ from stateir.models.config import config_hash
 from stateir.models.figures import Frontier, frontier
 from stateir.models.frontier import Run, points, table
 from stateir.models.mqar import MqarConfig
-from stateir.models.train import TrainConfig, train
-from stateir.models.zoo import ModelConfig, state_bytes
+from stateir.models.state_size import state_bytes
+from stateir.models.train import train
+from stateir.models.train_config import TrainConfig
+from stateir.models.zoo import ModelConfig
 
 TASK = MqarConfig(length=32, pairs=4, vocab=64, overwrites=4)
 

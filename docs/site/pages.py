@@ -33,7 +33,8 @@ PUBLIC = {
     "stateir.models.mixer": ("Mixer",),
     "stateir.models.zoo": ("ModelConfig", "Model"),
     "stateir.models.mqar": ("MqarConfig", "generate"),
-    "stateir.models.train": ("TrainConfig", "train", "evaluate"),
+    "stateir.models.train_config": ("TrainConfig",),
+    "stateir.models.train": ("train", "evaluate"),
     "stateir.models.interference": ("BindingsConfig", "Trace", "interference", "write_bindings"),
 }
 _FAMILIES = {
