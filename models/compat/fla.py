@@ -306,7 +306,8 @@ def chunk_gated_delta_product(
             raise ValueError(f"{name}: {what}: expected {num_householder} * {T} tokens, got {x.shape[1]}")
 
     def steps(x: Tensor) -> Tensor:
-        return x.unflatten(1, (T, num_householder)).transpose(2, 3)
+        split: Tensor = x.unflatten(1, (T, num_householder))
+        return split.transpose(2, 3)
 
     tensors = {
         "q": unit(q, use_qk_l2norm_in_kernel), "k": steps(unit(k, use_qk_l2norm_in_kernel)), "v": steps(v),
