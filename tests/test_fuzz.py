@@ -135,4 +135,4 @@ def test_hostile_texts_take_little_memory() -> None:
     code = HUGE.format(tests=str(__file__.rsplit("/", 1)[0]))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 500
+    assert int(done.stdout) < 640
