@@ -37,6 +37,8 @@ def standalone(rule: Rule, source: str) -> str:
     )
     needs_f = "" if "\nimport torch.nn.functional as F\n" in source else "import torch.nn.functional as F\n"
     source = source.replace("import torch\n", f"import torch\n{needs_f}", 1)
+    if "math." in text and "\nimport math\n" not in source:
+        source = source.replace("import torch\n", "import math\n\nimport torch\n", 1)
     return f"{source.rstrip()}\n\n\n{text}"
 
 

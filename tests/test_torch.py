@@ -114,7 +114,9 @@ def test_compiled_with_states_packed_and_token_by_token(name: str, backend: str)
     token = {i.name: x[i.name][:, 0] for i in op.rule.inputs} | {p.name: x[p.name] for p in op.rule.params}
     step = torch.compile(op.step, fullgraph=True, dynamic=True, backend="aot_eager")
     (o, after), (want, want_after) = step(**token, state=state), op.step(**token, state=state)
-    same([o, *parts(after)], [want, *parts(want_after)])
+    # PyTorch's own operations on a token: a compiled division or product may round its last bit otherwise.
+    for x, y in zip([o, *parts(after)], [want, *parts(want_after)], strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-6, atol=1e-6)
 
 
 def test_compiled_under_autocast() -> None:
