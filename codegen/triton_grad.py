@@ -16,7 +16,7 @@ product with the tile that holds left rows above the reference and right rows be
 from __future__ import annotations
 
 from .triton_intra import factor, factors, merged_factors
-from .triton_text import Kernel, KernelText, Text, chunk_program, locate, log_decay, same_token
+from .triton_text import Kernel, KernelText, Text, chunk_program, from_start, locate, log_decay, same_token, to_end
 from .triton_tiles import Group, Pair, Tiles
 
 
@@ -41,7 +41,7 @@ def couplings_kernel(tiles: Tiles) -> Kernel | None:
         for x in lefts:
             source = "dy" if x.name == "e" else "do"
             tile = f"_load({source}, {x.at}, {x.live}, col, V)"
-            text(f"{x.name}_tile = {f'({tile}.to(tl.float32) * SCALE)' if source == 'do' else tile}.to(dtype)")
+            text(f"{x.name}_tile = {tile}.to(dtype)")
         for x in tiles.rights:
             source = "u" if x.name == "p" else "yw"
             text(f"{x.name}_tile = _load_t({source}, {x.at}, {x.live}, col, V)")
@@ -51,6 +51,8 @@ def couplings_kernel(tiles: Tiles) -> Kernel | None:
             text(f"z_{pair.name} {sign}= {product}")
     for pair in tiles.pairs:
         z = f"z_{pair.name}"
+        if pair.left == tiles.q:
+            text(f"{z} *= SCALE")
         if tiles.merged:
             _both_triangles(text, pair)
             continue
@@ -151,17 +153,20 @@ def _through_state(text: Text, tiles: Tiles) -> None:
         for x in tiles.groups:
             state = "state" if x in tiles.lefts else "dstate"
             tile = f"_load({_value(x)}, {x.at}, {x.live}, col_v, V)"
-            tile = f"({tile}.to(tl.float32) * SCALE).to(dtype)" if x.name == "q" else tile
+            tile += ".to(dtype)" if x.name == "q" else ""
             sign = "-" if x.name == "e" else "+"
             text(f"grad_{x.name} {sign}= _dot({tile}, {state})")
         if tiles.decays:
             text("dtotal += tl.sum(state.to(tl.float32) * dstate.to(tl.float32), 0)")
+    if tiles.q:
+        text("grad_q *= SCALE")
     if not tiles.decays:
         return
+    column = "" if tiles.decay == "key" else "[:, None]"
     for x in tiles.lefts:
-        text(f"grad_{x.name} *= _from_start(decay, {x.end}, tau, dtype)")
+        text(f"grad_{x.name} *= {from_start(tiles, x)}{column}")
     for x in tiles.rights:
-        text(f"grad_{x.name} *= _to_end(decay, {x.token}, tau, dtype)")
+        text(f"grad_{x.name} *= {to_end(tiles, x)}{column}")
 
 
 def _through_pairs(text: Text, tiles: Tiles) -> None:
@@ -248,7 +253,8 @@ def _decay_grad(text: Text, tiles: Tiles) -> None:
         key = ("_ahead", x.token)
         parts[key] = parts.get(key, "") + f" + {x.name}_tile * grad_{x.name}"
     for (where, token), terms in parts.items():
-        text(f"ddecay += {where}({terms.removeprefix(' + ')}, {token}, tau, dtype)")
+        dtype = ", dtype" if tiles.decay == "key" else ""
+        text(f"ddecay += {where}({terms.removeprefix(' + ')}, {token}, tau{dtype})")
     text(*(f"grad_{x.name} += pair_{x.name}" for x in tiles.rights))
     text("row, live = _locate(sequence, first + tau, 0, T, H, 1)")
     if tiles.decay == "key":

@@ -10,25 +10,28 @@ and only lower halves write at a level. So where tiles lie alike (`Tiles.merged`
 
     X (E above, P below)   with   X (Q above, P below)
 
-has A's part of the level in its upper rows and M's, transposed, in its lower rows. M and N are stored transposed: the
-scans multiply by them from the right.
+has A's part of the level in its upper rows and M's, transposed, in its lower rows. M and N are stored transposed, since
+the scans multiply by them from the right, and times SCALE, the constant factor of all that is read.
 """
 
 from __future__ import annotations
 
+from .triton_pairs import explicit_couplings, pairs_from_products
 from .triton_text import Kernel, KernelText, Text, chunk_program, locate, log_decay, same_token, wide
 from .triton_tiles import Group, Pair, Tiles
 
 
-def intra_kernel(tiles: Tiles) -> Kernel:
-    """The kernel `intra`, one program a chunk."""
+def intra_kernel(tiles: Tiles) -> Kernel | None:
+    """The kernel `intra`, one program a chunk; None where there are no matrices or the scans form them."""
+    if tiles.inline or not tiles.pairs:
+        return None
     lefts, rights = tiles.lefts, tiles.rights
     pointers = [x.name for x in (*lefts, *rights)]
     pointers += ["g"] if tiles.decays else []
     pointers += ["c"] if tiles.couplings else []
     pointers += [output(pair) for pair in tiles.pairs]
-    text = KernelText("intra", _docstring(tiles), pointers,
-                      ["K", "BK", "C", "LEVELS"])  # fmt: skip
+    scale = ["SCALE"] if any(pair.left == tiles.q for pair in tiles.pairs) else []
+    text = KernelText("intra", _docstring(tiles), pointers, ["K", "BK", "C", "LEVELS", *scale])
     chunk_program(text)
     locate(text, tiles.groups)
     text(f"dtype: tl.constexpr = {rights[0].name}.dtype.element_ty")
@@ -40,12 +43,12 @@ def intra_kernel(tiles: Tiles) -> Kernel:
     else:
         _one_product(text, tiles)
     for pair in tiles.pairs:
-        _explicit(text, tiles, pair)
+        explicit_couplings(text, tiles, pair)
     text("")
     if tiles.e:
         _invert(text, tiles.e)
     for pair in tiles.pairs:
-        value = "inverse" if pair.name == "a" else pair.name
+        value = {"a": "inverse", "b": "b"}.get(pair.name) or f"({pair.name} * SCALE)"
         text(f"tl.store(_matrix({output(pair)}, pid, {extent(pair)}), {value}.to(dtype))")
     return text.kernel()
 
@@ -184,40 +187,7 @@ def _one_product(text: Text, tiles: Tiles) -> None:
     text("")
     if tiles.decays:
         text(log_decay(tiles))
-    before = ""
-    for pair in tiles.pairs:
-        left, right, z = pair.left, pair.right, f"z_{pair.name}"
-        earlier = f"{right.token}[None, :] < {left.token}[:, None]"
-        if pair.transposed:
-            earlier = f"{right.token}[:, None] < {left.token}[None, :]"
-        if tiles.decays:
-            between = "_between_t" if pair.transposed else "_between"
-            call = f"{between}(decay, {left.end}, {right.token}, tau, earlier, dtype)"
-            if call != before:
-                text(f"earlier = {earlier}", f"between = {call}")
-            before = call
-            text(f"{pair.name} = {z} * between")
-            if pair.implicit:
-                same_token(text, pair, pair.implicit, pair.transposed)
-                text(f"{pair.name} += tl.where(same, {z}, 0.0)")
-        else:
-            text(f"seen = {earlier}")
-            if pair.implicit:
-                same_token(text, pair, pair.implicit, pair.transposed)
-                text("seen |= same")
-            text(f"{pair.name} = tl.where(seen, {z}, 0.0)")
-
-
-def _explicit(text: Text, tiles: Tiles, pair: Pair) -> None:
-    """Couplings of a token that the prologue has computed."""
-    columns = len(tiles.couplings)
-    for i, j, column in pair.explicit:
-        token = pair.left.token
-        row = f"_locate(sequence, first + {token}, 0, T, H, {columns})"
-        text(f"row, live = {row}", f"coupling = tl.load(c + row + {column}, mask=live, other=0.0)")
-        same_token(text, pair, [(i, j)], pair.transposed)
-        where = "coupling[None, :]" if pair.transposed else "coupling[:, None]"
-        text(f"{pair.name} += tl.where(same, {where}, 0.0)")
+    pairs_from_products(text, tiles, tiles.pairs)
 
 
 def _invert(text: Text, e: Group) -> None:

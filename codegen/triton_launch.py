@@ -49,7 +49,7 @@ class Kernels:
 def kernels_of(tiles: Tiles, comments: tuple[str, ...] = ()) -> Kernels:
     """The kernels of a shape, forward, backward and decode; the lines of a rule as comments in those that run them."""
     return Kernels(
-        intra_kernel(tiles) if tiles.pairs else None,
+        intra_kernel(tiles),
         keys_kernel(tiles),
         values_kernel(tiles),
         forward_kernel(tiles, comments),
@@ -112,16 +112,17 @@ def _rows(group: Group) -> str:
 
 
 def _decayed(tiles: Tiles) -> dict[str, str]:
-    """The tensors that stand for q, p and w in the scans."""
-    return {x.name: f"{x.name}_decayed" if tiles.decays else x.name for x in tiles.groups if x.name != "e"}
+    """The tensors that stand for q, p and w in the scans: with key decay, what `keys` has made of them."""
+    key = tiles.decay == "key"
+    return {x.name: f"{x.name}_decayed" if key else x.name for x in tiles.groups if x.name != "e"}
 
 
 def _saved(tiles: Tiles) -> list[str]:
     """What the forward pass keeps for the backward pass."""
-    names = [name for name in packed(tiles) if name not in ("c", "y")]
+    names = [name for name in packed(tiles) if name != "y" and (name != "c" or tiles.inline)]
     names += ["inverse", "solved_k"] if tiles.e else []
-    names += [pair.name for pair in tiles.pairs if pair.name != "a"]
-    names += [*_decayed(tiles).values(), "total"] if tiles.decays else []
+    names += [pair.name for pair in tiles.pairs if pair.name != "a"] if not tiles.inline else []
+    names += [*_decayed(tiles).values(), "total"] if tiles.decay == "key" else []
     return [*names, *(["u"] if tiles.e else []), "states"]
 
 
@@ -184,16 +185,15 @@ def _sizes(text: Text, tiles: Tiles, initial: str) -> None:
 def _forward(text: Text, tiles: Tiles, kernels: Kernels) -> None:
     like = tiles.rights[0].name
     _sizes(text, tiles, "initial")
-    for pair in tiles.pairs:
+    for pair in tiles.pairs if kernels.intra else ():
         name = "inverse" if pair.name == "a" else pair.name
         rows, columns = (pair.right, pair.left) if pair.transposed else (pair.left, pair.right)
         text(f"{name} = {like}.new_empty(B * H * chunks, {_rows(rows)}, {_rows(columns)})")
     if tiles.e:
         text("solved_k, solved_v, u = torch.empty_like(e), torch.empty_like(y), torch.empty_like(y)")
-    if tiles.decays:
+    if tiles.decay == "key":
         text(*(f"{new} = torch.empty_like({old})" for old, new in _decayed(tiles).items()))
-        size = "B * H * chunks, K" if tiles.decay == "key" else "B * H * chunks"
-        text(f"total = initial.new_empty({size})")
+        text("total = initial.new_empty(B * H * chunks, K)")
     if tiles.q:
         text(f"o = initial.new_empty(B, T, H, {tiles.q.rows}, V, dtype=dtype)")
     else:

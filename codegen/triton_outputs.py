@@ -3,28 +3,30 @@
     keys     W = inverse (E e^L)    Q e^L    P e^(G_C - G)    e^(G_C)
     values   U0 = inverse (Y - B Y_w)
 
-so that U = U0 - W S_0 solves the chunk for any state S_0 before it. What equals its input is not written: without a
-decay Q and P are used as they are.
+so that U = U0 - W S_0 solves the chunk for any state S_0 before it. Q and P are written with key decay alone; a decay
+that leaves the sum over k the scan applies to its products.
 """
 
 from __future__ import annotations
 
-from .triton_text import Kernel, KernelText, chunk_program, locate, log_decay
+from .triton_text import Kernel, KernelText, chunk_program, from_start, locate, log_decay, to_end
 from .triton_tiles import Tiles
 
 
 def keys_kernel(tiles: Tiles) -> Kernel | None:
     """The kernel `keys`, one program a chunk and block of K; None where the scan can use the inputs themselves."""
-    if not (tiles.e or tiles.decays):
+    key = tiles.decay == "key"
+    if not (tiles.e or key):
         return None
-    groups = tiles.groups if tiles.decays else tiles.lefts[:1]
+    groups = tiles.groups if key else tiles.lefts[:1]
     pointers = [x.name for x in groups]
     pointers += ["g"] if tiles.decays else []
     pointers += ["inverse", "solved"] if tiles.e else []
     pointers += [f"{x.name}_out" for x in groups if x.name != "e"]
-    pointers += ["total"] if tiles.decays else []
-    text = KernelText("keys", "The chunk's rows as the scan needs them, decayed to its start or end.", pointers,
-                  ["K", "BK", "C"])  # fmt: skip
+    pointers += ["total"] if key else []
+    constants = ["K", "BK", "C", *(["SCALE"] if key and tiles.q else [])]
+    docstring = "The chunk's rows as the scan needs them, decayed to its start or end."
+    text = KernelText("keys", docstring, pointers, constants)
     chunk_program(text, "tl.cdiv(K, BK)")
     locate(text, groups)
     text(f"dtype: tl.constexpr = {groups[0].name}.dtype.element_ty")
@@ -35,9 +37,8 @@ def keys_kernel(tiles: Tiles) -> Kernel | None:
     for x in groups:
         tile = f"_load({x.name}, {x.at}, {x.live}, col, K)"
         if tiles.decays:
-            left = x in tiles.lefts
-            factor = f"_from_start(decay, {x.end}" if left else f"_to_end(decay, {x.token}"
-            tile += f" * {factor}, tau, dtype)"
+            factor = from_start(tiles, x) if x in tiles.lefts else to_end(tiles, x)
+            tile += f" * {factor}" if key else f" * {factor}[:, None]"
         if x.name == "e":
             text(
                 f"e_tile = ({tile}).to(dtype)" if tiles.decays else f"e_tile = {tile}",
@@ -46,12 +47,10 @@ def keys_kernel(tiles: Tiles) -> Kernel | None:
                 f"_store(solved, {x.at}, {x.live}, col, K, w_tile.to(dtype))",
             )
         else:
+            tile += " * SCALE" if x.name == "q" else ""
             text(f"_store({x.name}_out, {x.at}, {x.live}, col, K, ({tile}).to(dtype))")
-    if tiles.decay == "key":
+    if key:
         text("tl.store(total + pid * K + col, _exp(tl.sum(decay.to(tl.float32), 0)), mask=col < K)")
-    elif tiles.decay == "scalar":
-        with text.block("if block == 0:"):
-            text("tl.store(total + pid, _exp(tl.sum(decay.to(tl.float32), 0)))")
     return text.kernel()
 
 

@@ -148,6 +148,20 @@ def log_decay(tiles: Tiles) -> str:
     return f"decay = _log_decay(g, sequence, first + tau, T, H{columns})"
 
 
+def from_start(tiles: Tiles, x: Group) -> str:
+    """exp of the decays up to the level at which each row of a group reads."""
+    return f"_from_start(decay, {x.end}, tau{_for_dtype(tiles)})"
+
+
+def to_end(tiles: Tiles, x: Group) -> str:
+    """exp of the decays after each row's token."""
+    return f"_to_end(decay, {x.token}, tau{_for_dtype(tiles)})"
+
+
+def _for_dtype(tiles: Tiles) -> str:
+    return ", dtype" if tiles.decay == "key" else ""
+
+
 def wide(group: Group) -> bool:
     """Whether a tile of the group has 128 rows (a chunk has 16 tokens or more)."""
     return group.slots >= 8

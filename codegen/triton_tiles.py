@@ -126,6 +126,11 @@ class Tiles:
         alike = all(x.slots == 1 and all(x.post) for x in self.groups)
         return self.decay == "key" and alike and len(self.rights) == 1 and bool(self.pairs)
 
+    @property
+    def inline(self) -> bool:
+        """Whether the scans form the matrices themselves: nothing is solved, and the decay leaves the sum over k."""
+        return self.e is None and self.decay != "key"
+
     def pair(self, name: str) -> Pair | None:
         return next((x for x in self.pairs if x.name == name), None)
 
