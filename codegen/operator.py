@@ -35,7 +35,7 @@ from .shape import Shape
 from .start import start_value
 from .step import step_source
 from .text import arguments_of
-from .torch_ops import through_op, transformed
+from .torch_ops import name_of, through_op, transformed
 
 # A rule's tensors are passed by name beside these; `state`, that of `step`, is a keyword of the language.
 _OWN_ARGUMENTS = ("self", "initial_state", "return_state", "cu_seqlens", "inplace", "slots")
@@ -97,6 +97,7 @@ class Operator:
             raise ValueError(f"{rule.name}: chunk_size = {chunk_size}: expected at least 1")
         self.signature = signature(rule)
         self.carries_dict = self.signature.carries_dict
+        self.registered_name = name_of(self)
         self._arguments = arguments_of(rule)
         self._seen: dict[tuple[object, ...], Sizes] = {}
         self._constants: dict[tuple[object, ...], Tensor] = {}

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -41,7 +42,18 @@ def operator_name(op: Operator) -> str:
     return f"{op.rule.name}_{op.backend}_{hashlib.sha256(what.encode()).hexdigest()[:12]}"
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def name_of(op: Operator) -> Callable[[], str]:
+    """`registered` for a traced call: without an argument, since to torch.compile an operator is no constant."""
+    this = ref(op)
+
+    def name() -> str:
+        found = this()
+        assert found is not None
+        return registered(found)
+
+    return cast(Callable[[], str], torch.compiler.assume_constant_result(name))
+
+
 def registered(op: Operator) -> str:
     """The name of the forward operator, which is registered once a process and fingerprint."""
     name = operator_name(op)
@@ -62,7 +74,7 @@ def through_op(
     dtype: torch.dtype,
 ) -> tuple[Tensor, State]:  # fmt: skip
     """A call as one operator. It says nothing about its arguments that the operator itself would not say."""
-    name, parts = registered(op), state if isinstance(state, dict) else {} if state is None else {"S": state}
+    name, parts = op.registered_name(), state if isinstance(state, dict) else {} if state is None else {"S": state}
     names, given = ",".join(tensors), list(tensors.values())
     which, before = ",".join(parts), list(parts.values())
     if torch.compiler.is_compiling():

@@ -7,10 +7,13 @@ from .triton_tiles import Tiles
 
 _LOCATE = '''
 @triton.jit
-def _locate(sequence, token, slot, T, H, ROWS: tl.constexpr):
-    """Row numbers in a [B, T, H, ROWS, D] tensor of a slot of each token, and whether there is such a row."""
-    row = ((sequence // H * T + token) * H + sequence % H) * ROWS + slot
-    return row, (token < T) & (slot < ROWS)
+def _locate(sequence, first, token, slot, T, H, ROWS: tl.constexpr):
+    """Row numbers in a [B, T, H, ROWS, D] tensor of a slot of tokens after `first`, and whether there is such a row.
+
+    Only where the chunk begins is a number of 64 bits; within it 32 do.
+    """
+    begin = ((sequence // H * T + first) * H + sequence % H) * ROWS
+    return begin + (token * (H * ROWS) + slot), (token < T - first) & (slot < ROWS)
 '''
 
 _MEMORY = '''
@@ -112,7 +115,7 @@ def _dot_for(a, b, dtype: tl.constexpr):
 _SUMS = '''
 @triton.jit
 def _sums(inside, x, dtype: tl.constexpr):
-    """inside @ x for a 0/1 matrix: no difference of long sums is ever taken.
+    """inside @ x for a matrix of 0, 1 and -1: no difference of long sums is ever taken.
 
     Beside bfloat16 tiles, x goes in as a high and a low part, 16 bits of it in all; what is bfloat16 has no low part.
     """
@@ -161,40 +164,47 @@ def _either(above, upper, lower, x):
 
 _SCALAR = '''
 @triton.jit
-def _log_decay(g, sequence, token, T, H):
+def _log_decay(g, sequence, first, token, T, H):
     """Log decays of the chunk's tokens, zero past the end; none below -128, whose exp is 0 already."""
-    row = (sequence // H * T + token) * H + sequence % H
-    decay = tl.load(g + row, mask=token < T, other=0.0).to(tl.float32)
+    row, live = _locate(sequence, first, token, 0, T, H, 1)
+    decay = tl.load(g + row, mask=live, other=0.0).to(tl.float32)
     return tl.maximum(decay, -128.0, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
-def _upto(decay, end, tau):
-    """The sum of the decays up to and with token `end`."""
-    return tl.sum(tl.where(tau[None, :] <= end[:, None], decay[None, :], 0.0), 1)
+def _at(sums, end):
+    """The sum of the decays up to and with token `end`; 0 before the first."""
+    return tl.where(end >= 0, tl.gather(sums, tl.maximum(end, 0), 0), 0.0)
 
 
+# Beside bfloat16 tiles the differences of the sums up to a row are exact enough: no sum is past 64 * 128. Beside
+# float32 tiles each exponent is a sum of its own.
 @triton.jit
-def _from_start(decay, end, tau):
+def _from_start(upto, decay, end, tau, dtype: tl.constexpr):
     """exp of the decays up to and with token `end`."""
-    return _exp(_upto(decay, end, tau))
+    if dtype == tl.bfloat16:
+        return _exp(upto)
+    else:
+        return _exp(tl.sum(tl.where(tau[None, :] <= end[:, None], decay[None, :], 0.0), 1))
 
 
 @triton.jit
-def _to_end(decay, token, tau):
+def _to_end(upto, decay, token, tau, dtype: tl.constexpr):
     """exp of the decays after `token`."""
-    return _exp(tl.sum(tl.where(tau[None, :] > token[:, None], decay[None, :], 0.0), 1))
+    if dtype == tl.bfloat16:
+        return _exp(tl.sum(decay, 0) - upto)
+    else:
+        return _exp(tl.sum(tl.where(tau[None, :] > token[:, None], decay[None, :], 0.0), 1))
 
 
 @triton.jit
-def _between(decay, end, token, tau, earlier, dtype: tl.constexpr):
+def _between(left, right, decay, end, token, tau, earlier, dtype: tl.constexpr):
     """exp of the decays after `token` (columns) up to `end` (rows), 0 outside `earlier`.
 
-    The mask stands before the exponential, or the part that is not used would overflow. Beside bfloat16 tiles the
-    difference of two sums is exact enough: no sum is past 64 * 128.
+    The mask stands before the exponential, or the part that is not used would overflow.
     """
     if dtype == tl.bfloat16:
-        log = _upto(decay, end, tau)[:, None] - _upto(decay, token, tau)[None, :]
+        log = left[:, None] - right[None, :]
     else:
         after = tl.where(tau[:, None] > token[None, :], decay[:, None], 0.0)
         log = _dot((tau[None, :] <= end[:, None]).to(tl.float32), after)
@@ -202,10 +212,10 @@ def _between(decay, end, token, tau, earlier, dtype: tl.constexpr):
 
 
 @triton.jit
-def _between_t(decay, end, token, tau, earlier, dtype: tl.constexpr):
+def _between_t(left, right, decay, end, token, tau, earlier, dtype: tl.constexpr):
     """The transpose of `_between`, formed anew."""
     if dtype == tl.bfloat16:
-        log = _upto(decay, end, tau)[None, :] - _upto(decay, token, tau)[:, None]
+        log = left[None, :] - right[:, None]
     else:
         upto = tl.where(tau[:, None] <= end[None, :], decay[:, None], 0.0)
         log = _dot((tau[None, :] > token[:, None]).to(tl.float32), upto)
@@ -214,24 +224,34 @@ def _between_t(decay, end, token, tau, earlier, dtype: tl.constexpr):
 
 _SCALAR_GRAD = '''
 @triton.jit
-def _seen(x, end, tau):
-    """For each token the sum of x over the rows that have seen its decay."""
-    return tl.sum(tl.where(tau[:, None] <= end[None, :], tl.sum(x, 1)[None, :], 0.0), 1)
+def _seen(x, end, tau, LAG: tl.constexpr):
+    """For each token the sum of x over the rows that have seen its decay.
+
+    LAG: how many tokens ago each row's `end` is, where that is the same for all; else -1.
+    """
+    x = tl.sum(x, 1)
+    if LAG < 0:
+        return tl.sum(tl.where(tau[:, None] <= end[None, :], x[None, :], 0.0), 1)
+    else:
+        return tl.cumsum(x, 0, reverse=True) - (x if LAG == 1 else 0.0)
 
 
 @triton.jit
-def _ahead(x, token, tau):
-    """For each token the sum of x over the rows written before it."""
-    return tl.sum(tl.where(tau[:, None] > token[None, :], tl.sum(x, 1)[None, :], 0.0), 1)
+def _ahead(x, token, tau, LAG: tl.constexpr):
+    """For each token the sum of x over the rows written before it; LAG as above, of `token`."""
+    x = tl.sum(x, 1)
+    if LAG < 0:
+        return tl.sum(tl.where(tau[:, None] > token[None, :], x[None, :], 0.0), 1)
+    else:
+        return tl.cumsum(x, 0) - x
 '''
 
 _KEY = '''
 @triton.jit
-def _log_decay(g, sequence, token, T, H, col, K: tl.constexpr):
+def _log_decay(g, sequence, first, token, T, H, col, K: tl.constexpr):
     """Log decays of the chunk's tokens, zero past the end. Their sums stay finite: exp of the least is 0 already."""
-    row = (sequence // H * T + token) * H + sequence % H
-    mask = (token < T)[:, None] & (col < K)[None, :]
-    decay = tl.load(g + row[:, None] * K + col[None, :], mask=mask, other=0.0)
+    row, live = _locate(sequence, first, token, 0, T, H, 1)
+    decay = _load(g, row, live, col, K)
     return tl.maximum(decay, -10000.0, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -260,6 +280,21 @@ def _to_reference(decay, token, end, tau, level, dtype: tl.constexpr):
     first = tl.where(above, middle, token + 1)
     last = tl.where(above, end, middle - 1)
     return _exp(_sums((tau[None, :] >= first[:, None]) & (tau[None, :] <= last[:, None]), decay, dtype))
+
+
+@triton.jit
+def _from_middle(decay, end, tau, dtype: tl.constexpr):
+    """The sum of the decays from the middle of the chunk up to and with token `end`, negative where that is before."""
+    middle = tau.shape[0] // 2
+    upper = (tau[None, :] >= middle) & (tau[None, :] <= end[:, None])
+    lower = (tau[None, :] < middle) & (tau[None, :] > end[:, None])
+    return _sums(tl.where(upper, 1.0, tl.where(lower, -1.0, 0.0)), decay, dtype)
+
+
+@triton.jit
+def _bounded(log):
+    """Whether exp of log and of -log are finite, and the product of any two such is exact enough. Not so for NaN."""
+    return tl.max(tl.max(tl.abs(log), 1), 0) < 80.0
 '''
 
 _KEY_GRAD = '''
@@ -285,10 +320,8 @@ def device_functions(tiles: Tiles) -> list[str]:
         parts.append(_EXP)
     if tiles.e or (tiles.decay == "key" and not tiles.merged):
         parts.append(_MEET)
-    if tiles.merged:
-        parts += [_ACROSS, _EITHER]
-    elif tiles.decay == "key":
-        parts += [_MEET_T, _SCALED]
+    if tiles.decay == "key":
+        parts += [_SCALED, *([_ACROSS, _EITHER] if tiles.merged else [_MEET_T])]
     if tiles.decay == "key":
         parts += [_SUMS, _KEY, _KEY_GRAD]
     elif tiles.decay == "scalar":

@@ -15,8 +15,20 @@ product with the tile that holds left rows above the reference and right rows be
 
 from __future__ import annotations
 
-from .triton_intra import factor, factors, merged_factors
-from .triton_text import Kernel, KernelText, Text, chunk_program, from_start, locate, log_decay, same_token, to_end
+from .triton_intra import factor, factors, from_middle, log, merged_factors
+from .triton_pairs import earlier
+from .triton_text import (
+    Kernel,
+    KernelText,
+    Text,
+    chunk_program,
+    from_start,
+    level,
+    locate,
+    log_decay,
+    same_token,
+    to_end,
+)
 from .triton_tiles import Group, Pair, Tiles
 
 
@@ -85,7 +97,7 @@ def _explicit(text: Text, tiles: Tiles, pair: Pair, i: int, j: int, column: int)
     live = "live" if left.slots == 1 else f"live & ({left.slot} == {i})"
     same_token(text, pair, [(i, j)])
     text(
-        f"row, live = _locate(sequence, first + {left.token}, 0, T, H, {len(tiles.couplings)})",
+        f"row, live = _locate(sequence, first, {left.token}, 0, T, H, {len(tiles.couplings)})",
         f"coupling = tl.sum(tl.where(same, z_{pair.name}, 0.0), 1)",
         f"tl.store(dc + row + {column}, coupling, mask={live})",
     )
@@ -136,7 +148,7 @@ def _through_state(text: Text, tiles: Tiles) -> None:
     for x in tiles.groups:
         text(f"{x.name}_tile = _load({x.name}, {x.at}, {x.live}, col, K)")
     if tiles.decays:
-        text(log_decay(tiles))
+        text(*log_decay(tiles))
     for pair in tiles.pairs:
         shape = f"d{pair.name}, pid, {pair.left.size}, {pair.right.size}"
         text(f"d{pair.name}_tile = tl.load(_matrix({shape}))")
@@ -174,12 +186,25 @@ def _through_pairs(text: Text, tiles: Tiles) -> None:
     if tiles.decays:
         for x in tiles.rights:
             text(f"pair_{x.name} = tl.zeros([{x.size}, BK], tl.float32)")
-    if tiles.merged:
-        _merged_levels(text, tiles)
-    elif tiles.decay == "key":
-        _levels(text, tiles)
+    if tiles.decay == "key":
+        with from_middle(text, tiles):
+            _from_middle(text, tiles)
+        with text.block("else:"):
+            (_merged_levels if tiles.merged else _levels)(text, tiles)
     else:
         _one_product(text, tiles)
+
+
+def _from_middle(text: Text, tiles: Tiles) -> None:
+    for pair in tiles.pairs:
+        left, right, d = pair.left, pair.right, f"d{pair.name}_tile"
+        d_t = d if tiles.merged else f"{d}_t"
+        text(
+            f"z = _dot(tl.where({earlier(pair, False)}, {d}, 0.0).to(dtype), {right.name}_x)",
+            f"grad_{left.name} += z * _exp({log(left)})",
+            f"z = _dot(tl.where({earlier(pair, True)}, {d_t}, 0.0).to(dtype), {left.name}_x)",
+            f"pair_{right.name} += z * _exp(-{log(right)})",
+        )
 
 
 def _merged_levels(text: Text, tiles: Tiles) -> None:
@@ -218,7 +243,7 @@ def _one_product(text: Text, tiles: Tiles) -> None:
     for pair in tiles.pairs:
         left, right, d = pair.left, pair.right, f"d{pair.name}_tile"
         if tiles.decay == "scalar":
-            arguments = f"decay, {left.end}, {right.token}, tau"
+            arguments = f"{level(left)}, {level(right)}, decay, {left.end}, {right.token}, tau"
             if arguments != before:
                 text(
                     f"earlier = {right.token}[None, :] < {left.token}[:, None]",
@@ -243,20 +268,24 @@ def _decay_grad(text: Text, tiles: Tiles) -> None:
         text("ddecay = tl.zeros([C, BK], tl.float32) + (dtotal * _exp(tl.sum(decay.to(tl.float32), 0)))[None, :]")
     else:
         text("ddecay = tl.zeros([C], tl.float32) + tl.sum(dtotal, 0) * _exp(tl.sum(decay, 0))")
-    parts: dict[tuple[str, str], str] = {}
+    parts: dict[str, str] = {}
+
+    def add(where: str, token: str, lag: int, term: str) -> None:
+        last = "dtype" if tiles.decay == "key" else str(lag)
+        call = f"ddecay += {where}({{}}, {token}, tau, {last})"
+        parts[call] = parts.get(call, "") + term
+
     for x in tiles.lefts:
-        key = ("_seen", x.end)
-        parts[key] = parts.get(key, "") + f" + {x.name}_tile * grad_{x.name}"
+        lag = -1 if x.slots > 1 else 0 if all(x.post) else 1
+        add("_seen", x.end, lag, f" + {x.name}_tile * grad_{x.name}")
     for x in tiles.rights:
-        key = ("_seen", x.token)
-        parts[key] = parts.get(key, "") + f" - {x.name}_tile * pair_{x.name}"
-        key = ("_ahead", x.token)
-        parts[key] = parts.get(key, "") + f" + {x.name}_tile * grad_{x.name}"
-    for (where, token), terms in parts.items():
-        dtype = ", dtype" if tiles.decay == "key" else ""
-        text(f"ddecay += {where}({terms.removeprefix(' + ')}, {token}, tau{dtype})")
+        lag = -1 if x.slots > 1 else 0
+        add("_seen", x.token, lag, f" - {x.name}_tile * pair_{x.name}")
+        add("_ahead", x.token, lag, f" + {x.name}_tile * grad_{x.name}")
+    for call, terms in parts.items():
+        text(call.format(terms.removeprefix(" + ")))
     text(*(f"grad_{x.name} += pair_{x.name}" for x in tiles.rights))
-    text("row, live = _locate(sequence, first + tau, 0, T, H, 1)")
+    text("row, live = _locate(sequence, first, tau, 0, T, H, 1)")
     if tiles.decay == "key":
         text("_store(dg, row, live, col, K, ddecay.to(dg.dtype.element_ty))")
     else:

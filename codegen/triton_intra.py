@@ -16,7 +16,10 @@ the scans multiply by them from the right, and times SCALE, the constant factor 
 
 from __future__ import annotations
 
-from .triton_pairs import explicit_couplings, pairs_from_products
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .triton_pairs import earlier, explicit_couplings, pairs_from_products
 from .triton_text import Kernel, KernelText, Text, chunk_program, locate, log_decay, same_token, wide
 from .triton_tiles import Group, Pair, Tiles
 
@@ -69,6 +72,11 @@ def factor(group: Group) -> str:
     return f"x{group.slots}" if all(group.post) else f"x_{group.name}"
 
 
+def log(group: Group) -> str:
+    """The variable of the log decays between the chunk's middle and each row; equal as `factor` is."""
+    return factor(group).replace("x", "log", 1)
+
+
 def factors(text: Text, tiles: Tiles) -> None:
     """The dyadic factors of all groups at `level`."""
     done = set()
@@ -76,6 +84,20 @@ def factors(text: Text, tiles: Tiles) -> None:
         if factor(x) not in done:
             text(f"{factor(x)} = _to_reference(decay, {x.token}, {x.end}, tau, level, dtype)")
             done.add(factor(x))
+
+
+@contextmanager
+def from_middle(text: Text, tiles: Tiles) -> Iterator[None]:
+    """The branch for chunks whose decays, summed from the middle, are bounded: `NAME_x` are the groups' tiles times
+    their factors, of left rows exp(sum), of right rows exp(-sum). A product of two such is the decay between them.
+    """
+    logs = {log(x): x.end for x in tiles.groups}
+    text(*(f"{name} = _from_middle(decay, {end}, tau, dtype)" for name, end in logs.items()))
+    with text.block(f"if {' & '.join(f'_bounded({name})' for name in logs)}:"):
+        for x in tiles.groups:
+            sign = "" if x in tiles.lefts else "-"
+            text(f"{x.name}_x = _scaled({x.name}_tile, _exp({sign}{log(x)}))")
+        yield
 
 
 def _docstring(tiles: Tiles) -> str:
@@ -101,12 +123,20 @@ def _merged_levels(text: Text, tiles: Tiles) -> None:
     if own:
         text("own = tl.zeros([C], tl.float32)")
     with text.block("for k in range(0, K, BK):"):
-        text("col = k + tl.arange(0, BK)", log_decay(tiles))
+        text("col = k + tl.arange(0, BK)", *log_decay(tiles))
         for x in tiles.groups:
             _load(text, x)
         if own:
             text(f"own += tl.sum({last}_tile.to(tl.float32) * {right}_tile.to(tl.float32), 1)")
-        with text.block("for level in range(LEVELS):"):
+        with from_middle(text, tiles):
+            if tiles.e:
+                text(f"z = _dot(e_x, tl.trans({right}_x))")
+                if q:
+                    text(f"z = tl.where(tau[None, :] < tau[:, None], z, _dot({right}_x, tl.trans(q_x)))")
+            else:
+                text(f"z = _dot(q_x, tl.trans({right}_x))")
+            text("level_rows += z")
+        with text.block("else:"), text.block("for level in range(LEVELS):"):
             merged_factors(text, tiles)
             second = f"{last}_{right}" if left != last else f"{left}_{right}"
             text(
@@ -144,13 +174,19 @@ def _levels(text: Text, tiles: Tiles) -> None:
             _zeros(text, pair, "own_")
     text("")
     with text.block("for k in range(0, K, BK):"):
-        text("col = k + tl.arange(0, BK)", log_decay(tiles))
+        text("col = k + tl.arange(0, BK)", *log_decay(tiles))
         for x in tiles.groups:
             _load(text, x)
         for pair in tiles.pairs:
             if pair.implicit:
                 text(f"own_{pair.name} += {_product(pair, '_tile')}")
-        with text.block("for level in range(LEVELS):"):
+        with from_middle(text, tiles):
+            for pair in tiles.pairs:
+                text(
+                    f"earlier = {earlier(pair, pair.transposed)}",
+                    f"{pair.name} += tl.where(earlier, {_product(pair, '_x')}, 0.0)",
+                )
+        with text.block("else:"), text.block("for level in range(LEVELS):"):
             factors(text, tiles)
             for x in tiles.groups:
                 text(f"{x.name}_x = _scaled({x.name}_tile, {factor(x)})")
@@ -186,7 +222,7 @@ def _one_product(text: Text, tiles: Tiles) -> None:
             text(f"z_{pair.name} += {_product(pair, '_tile')}")
     text("")
     if tiles.decays:
-        text(log_decay(tiles))
+        text(*log_decay(tiles))
     pairs_from_products(text, tiles, tiles.pairs)
 
 

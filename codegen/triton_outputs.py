@@ -32,7 +32,7 @@ def keys_kernel(tiles: Tiles) -> Kernel | None:
     text(f"dtype: tl.constexpr = {groups[0].name}.dtype.element_ty")
     text("col = block * BK + tl.arange(0, BK)")
     if tiles.decays:
-        text(log_decay(tiles))
+        text(*log_decay(tiles))
     text("")
     for x in groups:
         tile = f"_load({x.name}, {x.at}, {x.live}, col, K)"

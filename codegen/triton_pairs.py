@@ -6,7 +6,7 @@ The first kernel of a chunk writes them as text with this, and so do the scans o
 
 from __future__ import annotations
 
-from .triton_text import Text, same_token
+from .triton_text import Text, level, same_token
 from .triton_tiles import Pair, Tiles
 
 
@@ -19,25 +19,28 @@ def pairs_from_products(text: Text, tiles: Tiles, pairs: tuple[Pair, ...], trans
     for pair in pairs:
         turned = pair.transposed if transposed is None else transposed
         left, right, z = pair.left, pair.right, f"z_{pair.name}"
-        earlier = f"{right.token}[None, :] < {left.token}[:, None]"
-        if turned:
-            earlier = f"{right.token}[:, None] < {left.token}[None, :]"
         if tiles.decays:
             between = "_between_t" if turned else "_between"
-            call = f"{between}(decay, {left.end}, {right.token}, tau, earlier, dtype)"
+            call = f"{between}({level(left)}, {level(right)}, decay, {left.end}, {right.token}, tau, earlier, dtype)"
             if call != before:
-                text(f"earlier = {earlier}", f"between = {call}")
+                text(f"earlier = {earlier(pair, turned)}", f"between = {call}")
             before = call
             text(f"{pair.name} = {z} * between")
             if pair.implicit:
                 same_token(text, pair, pair.implicit, turned)
                 text(f"{pair.name} += tl.where(same, {z}, 0.0)")
         else:
-            text(f"seen = {earlier}")
+            text(f"seen = {earlier(pair, turned)}")
             if pair.implicit:
                 same_token(text, pair, pair.implicit, turned)
                 text("seen |= same")
             text(f"{pair.name} = tl.where(seen, {z}, 0.0)")
+
+
+def earlier(pair: Pair, transposed: bool) -> str:
+    """The mask of a right row's token before a left row's, [right, left] if `transposed`."""
+    left, right = pair.left.token, pair.right.token
+    return f"{right}[:, None] < {left}[None, :]" if transposed else f"{right}[None, :] < {left}[:, None]"
 
 
 def explicit_couplings(text: Text, tiles: Tiles, pair: Pair, transposed: bool | None = None) -> None:
@@ -46,7 +49,7 @@ def explicit_couplings(text: Text, tiles: Tiles, pair: Pair, transposed: bool | 
     columns = len(tiles.couplings)
     for i, j, column in pair.explicit:
         token = pair.left.token
-        row = f"_locate(sequence, first + {token}, 0, T, H, {columns})"
+        row = f"_locate(sequence, first, {token}, 0, T, H, {columns})"
         text(f"row, live = {row}", f"coupling = tl.load(c + row + {column}, mask=live, other=0.0)")
         same_token(text, pair, [(i, j)], turned)
         where = "coupling[None, :]" if turned else "coupling[:, None]"

@@ -175,7 +175,7 @@ def _chunk(text: Text, tiles: Tiles) -> None:
     text("at_saved = number * (K * V) + col_v[:, None] * K + col_k[None, :]")
     locate(text, tiles.groups)
     if tiles.decay == "scalar":
-        text(log_decay(tiles))
+        text(*log_decay(tiles))
 
 
 def _decayed(text: Text, tiles: Tiles, state: str) -> None:

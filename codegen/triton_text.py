@@ -111,7 +111,7 @@ def locate(text: Text, groups: Iterable[Group]) -> None:
             if x.slots > 1:
                 text(f"{x.slot} = tl.arange(0, {x.size}) % {x.slots}")
         if x.at not in done:
-            text(f"{x.at}, {x.live} = _locate(sequence, first + {x.token}, {x.slot}, T, H, {x.rows})")
+            text(f"{x.at}, {x.live} = _locate(sequence, first, {x.token}, {x.slot}, T, H, {x.rows})")
             done.add(x.at)
         if x.end not in done:
             text(f"{x.end} = {_end(x)}")
@@ -142,24 +142,30 @@ def same_token(text: Text, pair: Pair, cells: Iterable[tuple[int, int]], transpo
     text("same &= cells")
 
 
-def log_decay(tiles: Tiles) -> str:
-    """The load of a chunk's log decays."""
-    columns = ", col, K" if tiles.decay == "key" else ""
-    return f"decay = _log_decay(g, sequence, first + tau, T, H{columns})"
+def log_decay(tiles: Tiles) -> list[str]:
+    """The load of a chunk's log decays; of scalar ones also their sums up to each token."""
+    if tiles.decay == "key":
+        return ["decay = _log_decay(g, sequence, first, tau, T, H, col, K)"]
+    return ["decay = _log_decay(g, sequence, first, tau, T, H)", "sums = tl.cumsum(decay, 0)"]
+
+
+def level(x: Group) -> str:
+    """The sum of scalar log decays up to the level of each row."""
+    if x.slots == 1 and not any(x.post):
+        return "sums - decay"
+    return "sums" if x.slots == 1 else f"_at(sums, {x.end})"
 
 
 def from_start(tiles: Tiles, x: Group) -> str:
     """exp of the decays up to the level at which each row of a group reads."""
-    return f"_from_start(decay, {x.end}, tau{_for_dtype(tiles)})"
+    sums = f"{level(x)}, " if tiles.decay == "scalar" else ""
+    return f"_from_start({sums}decay, {x.end}, tau, dtype)"
 
 
 def to_end(tiles: Tiles, x: Group) -> str:
     """exp of the decays after each row's token."""
-    return f"_to_end(decay, {x.token}, tau{_for_dtype(tiles)})"
-
-
-def _for_dtype(tiles: Tiles) -> str:
-    return ", dtype" if tiles.decay == "key" else ""
+    sums = f"{level(x)}, " if tiles.decay == "scalar" else ""
+    return f"_to_end({sums}decay, {x.token}, tau, dtype)"
 
 
 def wide(group: Group) -> bool:

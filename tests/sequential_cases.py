@@ -15,7 +15,7 @@ param u: key in [0, 1]
 """
 CASES = {
     "elementwise": "state z: key = 0.3\nupdate z = tanh(z + k)\nupdate S += outer(z, v)\nread o = q @ S\n",
-    "contraction": "state z: key\nupdate z = k * (z @ q) / 2 + exp(z * b) / 4 + u\nupdate S += outer(z, v)\n"
+    "contraction": "state z: key\nupdate z = k * (z @ q) / 2 + exp(min(z * b, 1)) / 4 + u\nupdate S += outer(z, v)\n"
     "read o = q @ S\n",
     "scalar, two lines": "state z: scalar in [0, 1] = 0.5\nupdate z = z * z / 2 + c / 2\nupdate z = sqrt(z * c)\n"
     "update S += z * outer(k, v)\nread o = q @ S\n",
