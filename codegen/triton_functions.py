@@ -122,9 +122,10 @@ def _sums(inside, x, dtype: tl.constexpr):
     if x.dtype == tl.bfloat16:
         return tl.dot(inside.to(tl.bfloat16), x)
     elif dtype == tl.bfloat16:
-        high = x.to(tl.bfloat16)
-        total = tl.dot(inside.to(tl.bfloat16), high)
-        return tl.dot(inside.to(tl.bfloat16), (x - high.to(tl.float32)).to(tl.bfloat16), total)
+        # the upper half of a float32 is a bfloat16 as it stands
+        high = (x.to(tl.int32, bitcast=True) & -65536).to(tl.float32, bitcast=True)
+        total = tl.dot(inside.to(tl.bfloat16), high.to(tl.bfloat16))
+        return tl.dot(inside.to(tl.bfloat16), (x - high).to(tl.bfloat16), total)
     else:
         return _dot(inside.to(tl.float32), x)
 '''

@@ -12,7 +12,7 @@ and a tile straight from memory on its right.
 from __future__ import annotations
 
 from .triton_pairs import explicit_couplings, pairs_from_products
-from .triton_text import Kernel, KernelText, Text, blocks_of, from_start, locate, log_decay, to_end
+from .triton_text import Kernel, KernelText, Text, blocks_of, from_start, locate, to_end
 from .triton_tiles import Group, Tiles
 
 
@@ -34,8 +34,10 @@ def forward_kernel(tiles: Tiles, comments: tuple[str, ...] = ()) -> Kernel:
     text = KernelText("scan", docstring, pointers, ["K", "V", "KP", "BV", "C", "SAVE", *_scale(tiles)], comments)
     _program(text, "states")
     text("state = tl.load(initial + at_state, mask=in_state, other=0.0)")
+    if tiles.decay == "scalar":
+        text("ahead = _log_decay(g, sequence, 0, tau, T, H)")
     with text.block("for chunk in range(chunks):"):
-        _chunk(text, tiles)
+        _chunk(text, tiles, "first + C")
         text("state_tile = state.to(dtype)")
         with text.block("if SAVE:"):
             text("tl.store(states + at_saved, state_tile, mask=in_state)")
@@ -87,9 +89,11 @@ def reverse_kernel(tiles: Tiles) -> Kernel:
     text = KernelText("reverse_scan", docstring, pointers, ["K", "V", "KP", "BV", "C", *_scale(tiles)])
     _program(text, "dstates")
     text("dstate = tl.load(dfinal + at_state, mask=in_state, other=0.0)")
+    if tiles.decay == "scalar":
+        text("ahead = _log_decay(g, sequence, (chunks - 1) * C, tau, T, H)")
     with text.block("for step in range(chunks):"):
         text("chunk = chunks - 1 - step")
-        _chunk(text, tiles)
+        _chunk(text, tiles, "tl.maximum(first - C, 0)")
         text("dstate_tile = dstate.to(dtype)", "tl.store(dstates + at_saved, dstate_tile, mask=in_state)")
         if q:
             text(
@@ -170,12 +174,14 @@ def _program(text: Text, saved: str) -> None:
     )
 
 
-def _chunk(text: Text, tiles: Tiles) -> None:
+def _chunk(text: Text, tiles: Tiles, following: str) -> None:
+    """Where a chunk lies, and its scalar decays; those of the chunk that follows are loaded meanwhile."""
     text("first = chunk * C", "number = sequence * chunks + chunk")
     text("at_saved = number * (K * V) + col_v[:, None] * K + col_k[None, :]")
     locate(text, tiles.groups)
     if tiles.decay == "scalar":
-        text(*log_decay(tiles))
+        text("decay = ahead", "sums = tl.cumsum(decay, 0)")
+        text(f"ahead = _log_decay(g, sequence, {following}, tau, T, H)")
 
 
 def _decayed(text: Text, tiles: Tiles, state: str) -> None:
