@@ -97,6 +97,7 @@ class Operator:
             raise ValueError(f"{rule.name}: chunk_size = {chunk_size}: expected at least 1")
         self.signature = signature(rule)
         self.carries_dict = self.signature.carries_dict
+        self.forced: Configuration | None = None  # of the kernels; set by what tries each of them
         self._arguments = arguments_of(rule)
         self._seen: dict[tuple[object, ...], Sizes] = {}
         self._constants: dict[tuple[object, ...], Tensor] = {}
@@ -265,8 +266,8 @@ class Operator:
 
     def _configuration(self, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Configuration:
         """The tiles of the kernels, which were seen to compute the rule with these head sizes, here."""
-        if not self.check_kernels or not wanted(device):
-            return DEFAULT
+        if self.forced is not None or not self.check_kernels or not wanted(device):
+            return self.forced or DEFAULT
         key = sizes.K, sizes.V, dtype, device
         if key not in self._chosen:
             if torch.cuda.is_current_stream_capturing():
