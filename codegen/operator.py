@@ -280,13 +280,16 @@ class Operator:
         if given is None:
             start: State = self._reference.start(sizes.B, sizes.H, sizes.K, sizes.V, dtype, device)
             return start
-        return _map(lambda x: x.to(dtype), check_state(self.signature, given, sizes, device, name))
+        return _map(lambda x: x.to(dtype).contiguous(), check_state(self.signature, given, sizes, device, name))
 
     def _prepared(
         self, tensors: dict[str, Tensor], sizes: Sizes, dtype: torch.dtype | None, device: torch.device,
         token: bool = False,
     ) -> list[Tensor]:  # fmt: skip
-        """The arguments in the order of the generated functions with H heads each, in their own dtypes if None."""
+        """The arguments in the order of the generated functions with H heads each, in their own dtypes if None.
+
+        They are contiguous: strides would otherwise choose the order of sums.
+        """
         args = []
         layouts = self.signature.token if token else self.signature.sequence
         for d in self._arguments:
@@ -296,7 +299,9 @@ class Operator:
                 continue
             x = tensors[d.name] if dtype is None else tensors[d.name].to(dtype)
             dim = layouts[d.name].index("H")
-            args.append(x if x.shape[dim] == sizes.H else x.repeat_interleave(sizes.H // x.shape[dim], dim))
+            args.append(
+                x.contiguous() if x.shape[dim] == sizes.H else x.repeat_interleave(sizes.H // x.shape[dim], dim)
+            )
         return args
 
     def _sequence(

@@ -29,7 +29,8 @@ def verify_calls(rule: Rule, device: str, seed: int = 0) -> list[Check]:
     with poisoned():
         for subject, measure in SUBJECTS.items():
             try:
-                checks += [replace(c, name=f"{subject}: {c.name}") for c in measure(bench)]
+                for check in measure(bench):
+                    checks.append(replace(check, name=f"{subject}: {check.name}"))
             except Exception as error:  # what a compiler, a launch or a capture raises has no common type
                 said = str(error).strip().splitlines() or [""]
                 checks.append(Check(subject, math.inf, 0.0, f"{type(error).__name__}: {said[0][:300]}"))

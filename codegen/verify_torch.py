@@ -1,4 +1,4 @@
-"""The battery of calls, second part: checkpoints, torch.compile, CUDA graphs, determinism, configurations of kernels."""
+"""The battery of calls, second part: checkpoints, torch.compile, CUDA graphs, determinism, kernels one by one."""
 
 from __future__ import annotations
 
