@@ -8,7 +8,7 @@ reference in float64. On a CPU what needs a GPU is left out, and sizes are small
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import torch
@@ -22,14 +22,14 @@ from .verify_device import compare, poisoned, rounded
 from .verify_torch import checkpoints, compiled, configurations, determinism, graphs
 
 
-def verify_calls(rule: Rule, device: str, seed: int = 0) -> list[Check]:
-    """All checks of one rule. What raises is a check that failed, with the error as its note."""
+def verify_calls(rule: Rule, device: str, seed: int = 0, subjects: Iterable[str] = ()) -> list[Check]:
+    """The checks of one rule, of all SUBJECTS or some. What raises is a check that failed, the error its note."""
     bench = bench_of(rule, device, seed)
     checks: list[Check] = []
     with poisoned():
-        for subject, measure in SUBJECTS.items():
+        for subject in subjects or SUBJECTS:
             try:
-                for check in measure(bench):
+                for check in SUBJECTS[subject](bench):
                     checks.append(replace(check, name=f"{subject}: {check.name}"))
             except Exception as error:  # what a compiler, a launch or a capture raises has no common type
                 said = str(error).strip().splitlines() or [""]

@@ -21,8 +21,8 @@ from stateir.codegen.verify_calls import SUBJECTS, verify_calls
 RULE = "gated_delta"
 
 
-def wrong(rule: stateir.Rule) -> list[str]:
-    return [c.name for c in verify_calls(rule, "cpu") if not c.passed]
+def wrong(rule: stateir.Rule, subject: str) -> list[str]:
+    return [c.name for c in verify_calls(rule, "cpu", subjects=[subject]) if not c.passed]
 
 
 # S alone; a scalar state and a normaliser; look-back and angles; two matrix states, on the step reference.
@@ -134,7 +134,7 @@ def test_defects_are_found(monkeypatch: pytest.MonkeyPatch, plant: Callable[...,
     text = stateir.load(RULE).text.replace("rule gated_delta", f"rule {plant.__name__[1:]}_planted")
     rule = stateir.parse(text)  # of its own name, since operators of PyTorch are registered once
     plant(monkeypatch)
-    assert found in wrong(rule)
+    assert found in wrong(rule, found.split(":")[0])
 
 
 def test_what_raises_is_a_check_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ def test_what_raises_is_a_check_that_failed(monkeypatch: pytest.MonkeyPatch) -> 
         raise RuntimeError("no kernel image\nand more")
 
     monkeypatch.setattr(operator, "run_packed", broken)
-    failed = [c for c in verify_calls(stateir.load(RULE), "cpu") if not c.passed]
+    failed = [c for c in verify_calls(stateir.load(RULE), "cpu", subjects=["packed"]) if not c.passed]
     assert failed == [Check("packed", float("inf"), 0.0, "RuntimeError: no kernel image")]
 
 
