@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor
-
-from .first_use import Configuration, configured
 
 
 @dataclass(frozen=True)
@@ -37,17 +39,30 @@ class _Written:
         return lambda *arguments, **options: self.launches.append(Launch(self.kernel, arguments, options))
 
 
-def dry_module(source: str, label: str, configuration: Configuration) -> tuple[ModuleType, list[Launch]]:
-    """The module of `source` that launches nothing, and the list to which its calls add what they would launch.
+def dry(module: ModuleType, twin: ModuleType) -> list[Launch]:
+    """Make `twin`, loaded from the same text, launch nothing: its calls add to this list what `module` would launch.
 
-    The kernels in that list are those of the module that `configured` gives. What a call returns has shapes but no
-    values.
+    What such a call returns has shapes but no values.
     """
     from triton.runtime import KernelInterface
 
-    module, launches = configured(source, f"{label}.dry", configuration), []
-    real = configured(source, label, configuration)
-    for name, kernel in vars(real).items():
+    launches: list[Launch] = []
+    for name, kernel in vars(module).items():
         if isinstance(kernel, KernelInterface):
-            setattr(module, name, _Written(kernel, launches))
-    return module, launches
+            setattr(twin, name, _Written(kernel, launches))
+    return launches
+
+
+def compile_all(launches: Iterable[Launch], device: torch.device) -> None:
+    """Compile the kernels of launches at once, in threads: at their launches they would be one after another.
+
+    A kernel that does not compile is left to its launch, which then says so.
+    """
+
+    def one(launch: Launch) -> None:
+        with suppress(Exception), torch.cuda.device(device):
+            launch.kernel.warmup(*launch.arguments, grid=(1,), **launch.options)
+
+    different = list({launch.key: launch for launch in launches}.values())
+    with ThreadPoolExecutor(max(1, min(len(different), os.cpu_count() or 1))) as pool:
+        list(pool.map(one, different))

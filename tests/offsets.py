@@ -20,7 +20,7 @@ from triton.compiler.compiler import ir, make_backend
 
 import stateir
 from stateir.codegen import backends, first_use
-from stateir.codegen.dry import Launch, dry_module
+from stateir.codegen.dry import Launch, dry
 from stateir.codegen.generated import load_source
 from stateir.codegen.step import step_source
 
@@ -36,9 +36,10 @@ Interval = tuple[int, int]
 def launches_of(rule: stateir.Rule, edit: Any = lambda text: text) -> list[Launch]:
     """One launch of each kernel of a rule in bfloat16, forward, backward and decode, with `edit` done to its text."""
     source = edit(backends.source(rule, "triton", None))
-    module, launches = dry_module(source, rule.name, first_use.DEFAULT)
+    module, twin = (load_source(source, f"{rule.name}{part}") for part in ("", ".dry"))
+    launches = dry(module, twin)
     reference = load_source(step_source(rule), f"{rule.name}.step")
-    first_use.measured(rule, module, reference, 128, 128, torch.bfloat16, CPU)
+    first_use.measured(rule, twin, reference, 128, 128, torch.bfloat16, CPU)
     return list({launch.key: launch for launch in launches}.values())
 
 
