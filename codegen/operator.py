@@ -30,7 +30,7 @@ from .arguments import (
 from .chunked import default_chunk
 from .first_use import DEFAULT, Configuration, choose, wanted
 from .generated import load_source
-from .packed import Chunked, Pieces, Prologue, by_kernels, chunk_size, chunks_of, run_packed
+from .packed import Chunked, Pieces, Prologue, by_kernels, chunk_size, chunks_of, run_packed, segment_size
 from .recompute import by_segments
 from .shape import Shape
 from .start import start_value
@@ -63,6 +63,7 @@ def compile(
     return Operator(rule, backend, chunk_size=chunk_size, recompute=recompute, check_kernels=check_kernels)
 
 
+LONG = 128  # tokens of packed sequences, on average, above which a CPU runs them one by one
 REMEMBERED = 256  # kinds of calls, and of constants, that an operator keeps
 
 
@@ -322,8 +323,10 @@ class Operator:
         if cu_seqlens is None:
             found: Callable[..., tuple[Tensor, State]] = self._functions(backend, configuration).run
             return found
-        if backend == "step":
-            return lambda *given: self._one_by_one([*given[:-1]], given[-1], sizes, cu_seqlens)
+        N = cu_seqlens.shape[0] - 1
+        on_host = cu_seqlens.device.type == "cpu" and backend == "chunked" and sizes.T >= LONG * N
+        if backend == "step" or on_host:
+            return lambda *given: self._one_by_one(backend, [*given[:-1]], given[-1], sizes, cu_seqlens)
         return lambda *given: self._packed(backend, configuration, [*given[:-1]], given[-1], sizes, cu_seqlens, after)
 
     def _packed(
@@ -339,10 +342,12 @@ class Operator:
         dtype = (state["S"] if isinstance(state, dict) else state).dtype
         prologue, chunked, shape = self._parts(backend, configuration, args[self._value].dtype)
         largest = self.chunk_size or default_chunk(shape)
-        chunks = chunks_of(cu_seqlens.to(args[0].device), sizes.T, chunk_size(sizes.T, N, largest))
+        # The states beside S after a chunk are found token by token, so chunks stay short where these are wanted.
+        size = segment_size if args[0].is_cuda and not (after and isinstance(state, dict)) else chunk_size
+        chunks = chunks_of(cu_seqlens.to(args[0].device), sizes.T, size(sizes.T, N, largest))
         args = [x.to(dtype) for x in args]
         inputs, params = dict(zip(names, args, strict=False)), args[len(names) :]
-        return run_packed(prologue, chunked, shape, inputs, params, state, chunks, after)
+        return run_packed(prologue, chunked, shape, inputs, params, state, chunks, largest, after)
 
     def pieces(self, tensors: dict[str, Tensor], state: State | None, cu_seqlens: Tensor | None = None) -> Pieces:
         """What the segments of a call are run by, for what joins them itself; the call is checked but for offsets."""
@@ -367,11 +372,18 @@ class Operator:
         chunked = by_kernels(module._scan, shape, output) if backend == "triton" else module.chunked
         return module.prologue, chunked, shape
 
-    def _one_by_one(self, args: list[Tensor], state: State, sizes: Sizes, cu_seqlens: Tensor) -> tuple[Tensor, State]:
+    def _one_by_one(
+        self, backend: str, args: list[Tensor], state: State, sizes: Sizes, cu_seqlens: Tensor
+    ) -> tuple[Tensor, State]:
         """Each packed sequence by itself; an empty one keeps its state. The offsets are read by the host."""
+        if cu_seqlens.is_cuda and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                f"{self.rule.name}: argument 'cu_seqlens': the step backend reads it, which no graph can"
+            )
         offsets: list[int] = cu_seqlens.tolist()
         check_offsets(self.signature, offsets, sizes.T)
         inputs, params = args[: len(self.rule.inputs)], args[len(self.rule.inputs) :]
+        run = self._functions(backend).run
         outputs: list[Tensor] = []
         states: list[State] = []
         for n, (first, last) in enumerate(itertools.pairwise(offsets)):
@@ -379,7 +391,7 @@ class Operator:
                 states.append(_map(operator.itemgetter(slice(n, n + 1)), state))
                 continue
             own = _map(operator.itemgetter(slice(n, n + 1)), state)
-            o, after = self._functions("step").run(*(x[:, first:last] for x in inputs), *params, own)
+            o, after = run(*(x[:, first:last].contiguous() for x in inputs), *params, own)
             outputs.append(o)
             states.append(after)
         if not outputs:
