@@ -1,6 +1,6 @@
 """What training and serving wait for, as data, on one GPU in under 4 minutes.
 
-    python benchmarks/serving.py --out benchmarks/results [--seconds 230] [--parts cold,memory,decode,peer]
+    python benchmarks/serving.py --out benchmarks/results [--seconds 230] [--parts cold,memory,decode,packed,peer]
 
 Writes serving.json, after each measurement, each part with card, versions and date; parts that are not run are kept:
 
@@ -9,6 +9,7 @@ Writes serving.json, after each measurement, each part with card, versions and d
     memory   milliseconds and peak MiB (beyond inputs and their gradients) of forward and backward, by `recompute`
     decode   microseconds of a step and GB/s (bytes of the state, read and written) by batch: eager and in a CUDA
              graph of ten steps; beside the card's copy bandwidth (small states stay in the card's cache, above it)
+    packed   milliseconds of forward and backward of sequences of equal length, packed and one by one
     peer     cold seconds and peak MiB of flash-linear-attention (benchmarks/peer.py says how it is called), in the time
              that is left; what is not done by then is written with the seconds that were not enough
 
@@ -35,7 +36,8 @@ HERE = Path(__file__).parent
 COLD = ("gated_delta", "kda", "gdn2", "qed", "rwkv7", str(HERE.parent / "examples" / "two_erases.rule"))
 TRAINED = ("kda", "gdn2", "qed")
 DECODED = ("gated_delta", "kda", "gdn2", "qed")
-PARTS = ("cold", "memory", "decode", "peer")
+PACKED = ("gdn2", "gla")
+PARTS = ("cold", "memory", "decode", "packed", "peer")
 Record = dict[str, Any]
 
 
@@ -49,7 +51,11 @@ class Report:
         self.deadline = time.monotonic() + options.seconds
         kept = json.loads(self.file.read_text()) if self.file.exists() else {}
         self.found: Record = kept
-        shape = "B1 T128 H1 K16 V16 float32" if options.small else "B8 T4096 H16 K128 V128 bfloat16"
+        shape = (
+            "B1 T128 H1 K16 V16 float32; packed: T64"
+            if options.small
+            else "B8 T4096 H16 K128 V128 bfloat16; packed: B1 T16384"
+        )
         self.where = {"environment": environment(), "shape": shape}
         self.lock = threading.Lock()
         self.folder = Path(tempfile.mkdtemp())
@@ -113,6 +119,10 @@ class Report:
             self.found["decode"] = {**self.where, "rows": decode}
             copies = [self._rows("copy", "additive", decode)] if self.options.device == "cuda" else []
             yield 1, copies + [self._rows("decode", r, decode) for r in DECODED if chosen(r)]
+        if "packed" in parts:
+            packed: Record = {}
+            self.found["packed"] = {**self.where, "rules": packed}
+            yield 1, [self._rows("packed", r, packed.setdefault(r, [])) for r in PACKED if chosen(r)]
         if "peer" in parts:
             names = [r for r in TRAINED if chosen(r)]
             peer: Record = {}

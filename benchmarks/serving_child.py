@@ -1,6 +1,6 @@
 """One measurement of serving.py in a process of its own; each record is a line of JSON on its standard output.
 
-python benchmarks/serving_child.py cold|memory|decode|copy RULE ours|peer [--device cpu] [--small]
+python benchmarks/serving_child.py cold|memory|decode|packed|copy RULE ours|peer [--device cpu] [--small]
 """
 
 from __future__ import annotations
@@ -109,6 +109,33 @@ class Child:
             peak, seconds = self.peak(call, x), self.seconds(lambda call=call: self.both(call, x), 3)  # type: ignore[misc]
             yield {"recompute": level, "fwdbwd_ms": round(seconds * 1e3, 3), "peak_mib": peak}
 
+    def packed(self, name: str) -> Iterator[Record]:
+        """Sequences of the same length, packed and by one call each; the offsets are on the device."""
+        import stateir
+
+        rule = stateir.load(name)
+        T = self.batch * self.tokens // 2
+        inputs = {i.name for i in rule.inputs}
+        fixed = {p.name for p in rule.params if p.fixed}
+        x = {n: t.requires_grad_(n not in fixed) for n, t in self.arguments(rule, 1, T).items()}
+        op = stateir.compile(rule)
+        for N in (1, 4, 16, 64):
+            cu = self.torch.arange(0, T + 1, T // N, device=self.device)
+
+            def together(x: dict[str, Any], cu: Any = cu) -> Any:
+                return op(**{n: t for n, t in x.items() if n not in fixed}, cu_seqlens=cu)[0]
+
+            def apart(x: dict[str, Any], step: int = T // N) -> Any:
+                own = {n: t for n, t in x.items() if n not in fixed}
+                cuts = [slice(first, first + step) for first in range(0, T, step)]
+                outputs = [op(**{n: t[:, c] if n in inputs else t for n, t in own.items()})[0] for c in cuts]
+                return self.torch.cat(outputs, 1)
+
+            found: Record = {"sequences": N, "tokens": T // N}
+            for kind, call in (("packed_ms", together), ("one_by_one_ms", apart)):
+                found[kind] = round(self.seconds(lambda call=call: self.both(call, x), 3) * 1e3, 3)  # type: ignore[misc]
+            yield found
+
     def seconds(self, run: Callable[[], Any], repeats: int, rounds: int = 5) -> float:
         """Seconds of one run, the median of some rounds of `repeats` runs."""
         run()
@@ -174,7 +201,7 @@ class Child:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("cold", "memory", "decode", "copy"))
+    parser.add_argument("part", choices=("cold", "memory", "decode", "packed", "copy"))
     parser.add_argument("rule")
     parser.add_argument("side", choices=("ours", "peer"))
     parser.add_argument("--device", default="cuda")

@@ -37,5 +37,7 @@ def test_every_part_is_kept(tmp_path: Path) -> None:
     assert all(cold[side]["first_s"] > 0 and cold[side]["import_s"] > 0 for side in ("checked", "unchecked"))
     modes = {(row["batch"], row["mode"]) for row in found["decode"]["rows"]}
     assert modes == {(B, mode) for B in (1, 2) for mode in ("new state", "in place", "slots in place")}
+    lengths = {row["sequences"]: row["tokens"] for row in found["packed"]["rules"]["gdn2"]}
+    assert lengths == {1: 64, 4: 16, 16: 4, 64: 1}
     peer = found["peer"]["rules"]["gdn2"]
     assert peer.get("first_s") or "fla" in peer["error"]
