@@ -17,6 +17,7 @@ from .verify import Call, Check, given, parts_of
 from .verify_device import rounded
 
 Tensors = dict[str, Tensor]
+Given = dict[str, Any]  # tensors by name, as keyword arguments of a call
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Bench:
         return (torch.bfloat16, torch.float32) if self.gpu else (torch.float32,)
 
     @property
-    def sizes(self) -> dict[str, int]:
+    def sizes(self) -> Given:
         return {"T": 150, "H": 2, "K": 48, "V": 80} if self.gpu else {"T": 40, "H": 2, "K": 6, "V": 5}
 
     @property
@@ -59,16 +60,20 @@ class Bench:
         _, state = self.reference(**earlier | params, return_state=True)
         return Call(x, parts_of(state), self.seed)
 
-    def leaves(self, B: int = 2, **sizes: int) -> tuple[Tensors, Tensors]:
+    def leaves(self, B: int = 2, **sizes: int) -> tuple[Given, Given]:
         """Arguments and a state on the device, in the narrowest dtype that is checked."""
         _, there = rounded(self.call(B, **sizes), self.dtypes[0], self.device)
-        x, before = ({n: t.requires_grad_() for n, t in some.items()} for some in (there.arguments, there.state))
-        return x, before
+        return leaves_of(there.arguments), leaves_of(there.state)
 
-    def token(self, x: Tensors) -> Tensors:
+    def token(self, x: Given) -> Given:
         """The first token of arguments, without gradients."""
         inputs = {i.name for i in self.op.rule.inputs}
         return {n: (t[:, 0] if n in inputs else t).detach().contiguous() for n, t in x.items()}
+
+
+def leaves_of(x: Tensors) -> Given:
+    """These tensors, wanting gradients."""
+    return {n: t.requires_grad_() for n, t in x.items()}
 
 
 def run(

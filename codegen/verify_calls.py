@@ -16,7 +16,7 @@ from torch import Tensor
 
 from stateir.ir import Axis, Rule
 
-from .call_bench import Bench, Tensors, bench_of, bits, run
+from .call_bench import Bench, Given, Tensors, bench_of, bits, leaves_of, run
 from .verify import Call, Check, given, parts_of, results
 from .verify_device import compare, poisoned, rounded
 from .verify_torch import checkpoints, compiled, configurations, determinism, graphs
@@ -52,7 +52,7 @@ def _strides(bench: Bench) -> Iterator[Check]:
         found = run(op, op, x, before, lambda t, view=view: view(torch.ones_like(t)))  # type: ignore[misc]
         yield bits(f"{name} gradients = contiguous ones", found, want)
     inputs = {i.name for i in op.rule.inputs}
-    one = {n: t.detach()[:, :, :1].expand_as(t) if n in inputs else t.detach() for n, t in x.items()}
+    one: Given = {n: t.detach()[:, :, :1].expand_as(t) if n in inputs else t.detach() for n, t in x.items()}
     with torch.no_grad():
         a, b = ({"output": op(**some)[0]} for some in (one, {n: t.contiguous() for n, t in one.items()}))
     yield bits("expanded arguments = contiguous ones", a, b)
@@ -77,7 +77,7 @@ def _packed(bench: Bench) -> Iterator[Check]:
         wide, there = rounded(call, dtype, bench.device)
         yield from compare(op.rule, results(op, there), results(bench.reference, wide), exact, dtype, f"N = {N}")
     _, there = rounded(call, bench.dtypes[0], bench.device)
-    x, before = ({n: t.requires_grad_() for n, t in some.items()} for some in (there.arguments, there.state))
+    x, before = leaves_of(there.arguments), leaves_of(there.state)
     cu = torch.tensor(offsets, device=bench.device)
     found = run(op, op, x, before, cu_seqlens=cu)
     yield bits("int32 offsets = int64 ones", run(op, op, x, before, cu_seqlens=cu.int()), found)
