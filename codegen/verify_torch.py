@@ -130,7 +130,7 @@ def configurations(bench: Bench) -> Iterator[Check]:
     source, label = backends.source(rule, "triton", None), backends.label(rule, "triton")
     for configuration in CONFIGURATIONS:
         for dtype in bench.dtypes:
-            module = configured(source, label, configuration)
-            errors = measured(rule, module, reference, 64, 64, dtype, torch.device(bench.device))
+            module, twin = (configured(source, part, configuration) for part in (label, f"{label}.dry"))
+            errors = measured(rule, module, reference, 64, 64, dtype, torch.device(bench.device), twin)
             worst = max(errors, key=lambda name: (math.isnan(errors[name]), errors[name]))
             yield Check(f"{configuration}: {worst}", errors[worst], LIMITS[dtype], str(dtype)[6:])

@@ -65,8 +65,8 @@ def test_h15_same_bits_every_time_in_every_configuration(name: str, configuratio
 
 @EACH
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-@pytest.mark.parametrize(("K", "V"), [(64, 64), (128, 128), (64, 128)])
-@pytest.mark.parametrize("name", ["gated_delta", "kda", "gdn2", "rwkv7"])
+@pytest.mark.parametrize(("K", "V"), [(64, 64), (128, 128)])
+@pytest.mark.parametrize("name", ["gated_delta", "gdn2"])
 def test_h18_each_configuration_by_itself(
     name: str, K: int, V: int, dtype: torch.dtype, configuration: Configuration, record_property: Any
 ) -> None:
@@ -74,8 +74,9 @@ def test_h18_each_configuration_by_itself(
     rule = stateir.load(name)
     source, label = backends.source(rule, "triton", None), backends.label(rule, "triton")
     reference = load_source(step_source(rule), f"{name}.step")
+    module, twin = (configured(source, part, configuration) for part in (label, f"{label}.dry"))
     with poisoned():
-        errors = measured(rule, configured(source, label, configuration), reference, K, V, dtype, GPU)
+        errors = measured(rule, module, reference, K, V, dtype, GPU, twin)
     record_property("errors", {n: float(f"{e:.3g}") for n, e in errors.items()})
     assert {f"gradient of {i.name}" for i in rule.inputs} <= errors.keys()
     assert not failing(errors, dtype)
