@@ -30,7 +30,8 @@ from .arguments import (
 from .chunked import default_chunk
 from .first_use import DEFAULT, Configuration, choose, wanted
 from .generated import load_source
-from .packed import Chunked, Pieces, Prologue, by_kernels, chunk_size, chunks_of, run_packed
+from .packed import Chunked, Pieces, Prologue, by_kernels, chunk_size, chunks_of, run_packed, segment_size
+from .recompute import by_segments
 from .shape import Shape
 from .start import start_value
 from .step import step_source
@@ -46,18 +47,23 @@ class BackendError(ValueError):
 
 
 def compile(
-    rule: Rule, backend: str = "auto", *, chunk_size: int | None = None, check_kernels: bool = True
-) -> Operator:
+    rule: Rule, backend: str = "auto", *, chunk_size: int | None = None, recompute: int | None = None,
+    check_kernels: bool = True,
+) -> Operator:  # fmt: skip
     """The operator of a rule.
 
     `backend` is "step" (every rule), "chunked", "triton" or "auto", which chooses at each call by the tensors' device
     among the backends that the rule has: on a CPU chunked, else step; on a GPU triton, else as on a CPU. A backend that
     the rule lacks is a BackendError; nothing falls back silently. `chunk_size` is that of the chunked backend.
+    `recompute` is how much the backward pass computes again: None, nothing; N, all of it, N tokens at a time, from the
+    arguments and the state before each N tokens, which is all that is kept between the passes (packed sequences: all
+    at once). A multiple of 64 keeps the output's bits.
     `check_kernels` is whether compiled kernels are compared with the reference on their first use (first_use.py).
     """
-    return Operator(rule, backend, chunk_size=chunk_size, check_kernels=check_kernels)
+    return Operator(rule, backend, chunk_size=chunk_size, recompute=recompute, check_kernels=check_kernels)
 
 
+LONG = 128  # tokens of packed sequences, on average, above which a CPU runs them one by one
 REMEMBERED = 256  # kinds of calls, and of constants, that an operator keeps
 
 
@@ -69,17 +75,22 @@ class Operator:
     """
 
     def __init__(
-        self, rule: Rule, backend: str = "auto", *, chunk_size: int | None = None, check_kernels: bool = True
-    ) -> None:
+        self, rule: Rule, backend: str = "auto", *, chunk_size: int | None = None, recompute: int | None = None,
+        check_kernels: bool = True,
+    ) -> None:  # fmt: skip
         given: object = rule
         if not isinstance(given, Rule):
             hint = "; stateir.load(name) or stateir.parse(text) makes one" if isinstance(given, str) else ""
             raise TypeError(f"rule: expected a Rule, got {type(given).__name__}{hint}")
-        if chunk_size is not None and (isinstance(chunk_size, bool) or not isinstance(chunk_size, int)):
-            raise TypeError(f"{rule.name}: chunk_size: expected a whole number, got {type(chunk_size).__name__}")
+        for name, tokens in (("chunk_size", chunk_size), ("recompute", recompute)):
+            if tokens is not None and (isinstance(tokens, bool) or not isinstance(tokens, int)):
+                raise TypeError(f"{rule.name}: {name}: expected a whole number, got {type(tokens).__name__}")
+            if tokens is not None and tokens < 1:
+                raise ValueError(f"{rule.name}: {name} = {tokens}: expected at least 1")
         self.rule = rule
         self.backend = backend
         self.chunk_size = chunk_size
+        self.recompute = recompute
         self.check_kernels = check_kernels
         self.backends = {name: backends.lacks(rule, name) for name in backends.NAMES}
         for d in arguments_of(rule):
@@ -93,11 +104,10 @@ class Operator:
                 raise BackendError(f"{rule.name}: no input or param has the {axis.value} axis, so its size is unknown")
         if backend != "auto":
             self._check_backend(backend)
-        if chunk_size is not None and chunk_size < 1:
-            raise ValueError(f"{rule.name}: chunk_size = {chunk_size}: expected at least 1")
         self.signature = signature(rule)
         self.carries_dict = self.signature.carries_dict
         self.registered_name = name_of(self)
+        self.forced: Configuration | None = None  # of the kernels; set by what tries each of them
         self._arguments = arguments_of(rule)
         self._seen: dict[tuple[object, ...], Sizes] = {}
         self._constants: dict[tuple[object, ...], Tensor] = {}
@@ -108,7 +118,7 @@ class Operator:
 
     def __reduce__(self) -> tuple[Callable[..., Operator], tuple[Rule, str]]:
         """Copies and pickles hold what the operator was compiled from; modules are made anew."""
-        options = {"chunk_size": self.chunk_size, "check_kernels": self.check_kernels}
+        options = {"chunk_size": self.chunk_size, "recompute": self.recompute, "check_kernels": self.check_kernels}
         return functools.partial(Operator, **options), (self.rule, self.backend)  # type: ignore[arg-type]
 
     def __repr__(self) -> str:
@@ -195,12 +205,12 @@ class Operator:
             if backend == "triton":  # the value input's dtype decides how its products are taken, and is the output's
                 args[self._value] = args[self._value].to(output)
                 chosen = self._configuration(sizes, output, device)
-            if cu_seqlens is None:
-                result = self._sequence(self._functions(backend, chosen).run, args, before, sizes)
-            elif backend == "step":
-                result = self._one_by_one(args, before, sizes, cu_seqlens)
+            run = self._run(backend, chosen, sizes, cu_seqlens, after)
+            if self.recompute is None or sizes.T == 0 or not _differentiated([*args, before]):
+                result = run(*args, before)
             else:
-                result = self._packed(backend, chosen, args, before, sizes, cu_seqlens, after)
+                tokens = self.recompute if cu_seqlens is None else sizes.T
+                result = by_segments(run, tokens, args, len(self.rule.inputs), before)
         return _settled(output, self.signature.parts, *result)
 
     def _checked(self, tensors: dict[str, Tensor], token: bool) -> Sizes:
@@ -228,7 +238,8 @@ class Operator:
         """Whether the call is to be one PyTorch operator: while it is traced or, but for the step loop, transformed."""
         if torch.compiler.is_compiling():
             return True
-        return self.backend != "step" and self.backends["chunked"] is None and transformed()
+        plain = self.backend == "step" and self.recompute is None
+        return not plain and self.backends["chunked"] is None and transformed()
 
     def source(self, target: str = "torch") -> str:
         """The generated text: of a backend by name, or with "torch" of the best PyTorch backend that the rule has."""
@@ -266,8 +277,8 @@ class Operator:
 
     def _configuration(self, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Configuration:
         """The tiles of the kernels, which were seen to compute the rule with these head sizes, here."""
-        if not self.check_kernels or not wanted(device):
-            return DEFAULT
+        if self.forced is not None or not self.check_kernels or not wanted(device):
+            return self.forced or DEFAULT
         key = sizes.K, sizes.V, dtype, device
         if key not in self._chosen:
             if torch.cuda.is_current_stream_capturing():
@@ -280,13 +291,16 @@ class Operator:
         if given is None:
             start: State = self._reference.start(sizes.B, sizes.H, sizes.K, sizes.V, dtype, device)
             return start
-        return _map(lambda x: x.to(dtype), check_state(self.signature, given, sizes, device, name))
+        return _map(lambda x: x.to(dtype).contiguous(), check_state(self.signature, given, sizes, device, name))
 
     def _prepared(
         self, tensors: dict[str, Tensor], sizes: Sizes, dtype: torch.dtype | None, device: torch.device,
         token: bool = False,
     ) -> list[Tensor]:  # fmt: skip
-        """The arguments in the order of the generated functions with H heads each, in their own dtypes if None."""
+        """The arguments in the order of the generated functions with H heads each, in their own dtypes if None.
+
+        They are contiguous: strides would otherwise choose the order of sums.
+        """
         args = []
         layouts = self.signature.token if token else self.signature.sequence
         for d in self._arguments:
@@ -296,15 +310,25 @@ class Operator:
                 continue
             x = tensors[d.name] if dtype is None else tensors[d.name].to(dtype)
             dim = layouts[d.name].index("H")
-            args.append(x if x.shape[dim] == sizes.H else x.repeat_interleave(sizes.H // x.shape[dim], dim))
+            args.append(
+                x.contiguous() if x.shape[dim] == sizes.H else x.repeat_interleave(sizes.H // x.shape[dim], dim)
+            )
         return args
 
-    def _sequence(
-        self, run: Callable[..., tuple[Tensor, State]], args: list[Tensor], state: State, sizes: Sizes
-    ) -> tuple[Tensor, State]:
-        if args[0].shape[1] == 0:
-            return args[0].new_zeros(sizes.B, 0, sizes.H, sizes.V), state
-        return run(*args, state)
+    def _run(
+        self, backend: str, configuration: Configuration, sizes: Sizes, cu_seqlens: Tensor | None, after: bool
+    ) -> Callable[..., tuple[Tensor, State]]:
+        """What a call is run by, as a function of the prepared arguments and the state before."""
+        if cu_seqlens is None and sizes.T == 0:
+            return lambda *given: (given[0].new_zeros(sizes.B, 0, sizes.H, sizes.V), given[-1])
+        if cu_seqlens is None:
+            found: Callable[..., tuple[Tensor, State]] = self._functions(backend, configuration).run
+            return found
+        N = cu_seqlens.shape[0] - 1
+        on_host = cu_seqlens.device.type == "cpu" and backend == "chunked" and sizes.T >= LONG * N
+        if backend == "step" or on_host:
+            return lambda *given: self._one_by_one(backend, [*given[:-1]], given[-1], sizes, cu_seqlens)
+        return lambda *given: self._packed(backend, configuration, [*given[:-1]], given[-1], sizes, cu_seqlens, after)
 
     def _packed(
         self, backend: str, configuration: Configuration, args: list[Tensor], state: State, sizes: Sizes,
@@ -319,10 +343,12 @@ class Operator:
         dtype = (state["S"] if isinstance(state, dict) else state).dtype
         prologue, chunked, shape = self._parts(backend, configuration, args[self._value].dtype)
         largest = self.chunk_size or default_chunk(shape)
-        chunks = chunks_of(cu_seqlens.to(args[0].device), sizes.T, chunk_size(sizes.T, N, largest))
+        # The states beside S after a chunk are found token by token, so chunks stay short where these are wanted.
+        size = segment_size if args[0].is_cuda and not (after and isinstance(state, dict)) else chunk_size
+        chunks = chunks_of(cu_seqlens.to(args[0].device), sizes.T, size(sizes.T, N, largest))
         args = [x.to(dtype) for x in args]
         inputs, params = dict(zip(names, args, strict=False)), args[len(names) :]
-        return run_packed(prologue, chunked, shape, inputs, params, state, chunks, after)
+        return run_packed(prologue, chunked, shape, inputs, params, state, chunks, largest, after)
 
     def pieces(self, tensors: dict[str, Tensor], state: State | None, cu_seqlens: Tensor | None = None) -> Pieces:
         """What the segments of a call are run by, for what joins them itself; the call is checked but for offsets."""
@@ -347,11 +373,18 @@ class Operator:
         chunked = by_kernels(module._scan, shape, output) if backend == "triton" else module.chunked
         return module.prologue, chunked, shape
 
-    def _one_by_one(self, args: list[Tensor], state: State, sizes: Sizes, cu_seqlens: Tensor) -> tuple[Tensor, State]:
+    def _one_by_one(
+        self, backend: str, args: list[Tensor], state: State, sizes: Sizes, cu_seqlens: Tensor
+    ) -> tuple[Tensor, State]:
         """Each packed sequence by itself; an empty one keeps its state. The offsets are read by the host."""
+        if cu_seqlens.is_cuda and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                f"{self.rule.name}: argument 'cu_seqlens': the step backend reads it, which no graph can"
+            )
         offsets: list[int] = cu_seqlens.tolist()
         check_offsets(self.signature, offsets, sizes.T)
         inputs, params = args[: len(self.rule.inputs)], args[len(self.rule.inputs) :]
+        run = self._functions(backend).run
         outputs: list[Tensor] = []
         states: list[State] = []
         for n, (first, last) in enumerate(itertools.pairwise(offsets)):
@@ -359,7 +392,7 @@ class Operator:
                 states.append(_map(operator.itemgetter(slice(n, n + 1)), state))
                 continue
             own = _map(operator.itemgetter(slice(n, n + 1)), state)
-            o, after = self._functions("step").run(*(x[:, first:last] for x in inputs), *params, own)
+            o, after = run(*(x[:, first:last].contiguous() for x in inputs), *params, own)
             outputs.append(o)
             states.append(after)
         if not outputs:

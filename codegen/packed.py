@@ -72,6 +72,17 @@ def chunk_size(T: int, N: int, largest: int) -> int:
     return min(size, largest)
 
 
+def segment_size(T: int, N: int, largest: int) -> int:
+    """Tokens of a chunk where a step from chunk to chunk costs more than padding, as on a GPU: a power of two more.
+
+    With N * C at most T / 2, padding is a quarter of the tokens on average.
+    """
+    size = chunk_size(T, N, largest)
+    while 4 * N * size <= T:
+        size *= 2
+    return size
+
+
 def chunks_of(cu_seqlens: Tensor, T: int, C: int) -> Chunks:
     """The chunks of T >= 1 tokens at offsets [N + 1], N >= 1. Wrong offsets give wrong results but no wrong access."""
     offsets = cu_seqlens.long().clamp(0, T)
@@ -296,13 +307,14 @@ def _reaches(shape: Shape, tensors: Mapping[str, Tensor]) -> tuple[tuple[Tensor 
 
 
 def run_chunks(
-    chunked: Chunked, shape: Shape, tensors: Mapping[str, Tensor], S0: Tensor, chunks: Chunks
+    chunked: Chunked, shape: Shape, tensors: Mapping[str, Tensor], S0: Tensor, chunks: Chunks, largest: int
 ) -> tuple[Tensor, Tensor]:
     """The output [n, C, H, V] and the last state of each sequence [N, H, K, V].
 
-    `tensors` are those of the shape, [n, C, H, ...], zero at padding; S0 is [N, H, K, V].
+    `tensors` are those of the shape, [n, C, H, ...], zero at padding; S0 is [N, H, K, V]. `largest` is the most tokens
+    that are computed at a time.
     """
-    maps = segment_maps(chunked, shape, tensors, S0, chunks.C)
+    maps = segment_maps(chunked, shape, tensors, S0, min(chunks.C, largest))
     starts, last = states_of(maps.turn, maps.add, S0, chunks)
     return maps.output(starts), last
 
@@ -361,7 +373,7 @@ def states_of(turn: Tensor, add: Tensor, S0: Tensor, chunks: Chunks) -> tuple[Te
 
 def run_packed(
     prologue: Prologue, chunked: Chunked, shape: Shape, inputs: dict[str, Tensor], params: list[Tensor],
-    state: Tensor | dict[str, Tensor], chunks: Chunks, after: bool,
+    state: Tensor | dict[str, Tensor], chunks: Chunks, largest: int, after: bool,
 ) -> tuple[Tensor, Tensor | dict[str, Tensor]]:  # fmt: skip
     """The output [1, T, H, V] and the state after each sequence; of a dict only S where it is not asked for.
 
@@ -375,7 +387,7 @@ def run_packed(
         S0, start = state["S"], {name: x for name, x in state.items() if name != "S"}
         tensors, ends = Before(prologue, inputs, params, start, chunks).run(after)
     tensors = {name: without_padding(x, chunks) for name, x in tensors.items()}
-    o, S = run_chunks(chunked, shape, tensors, S0, chunks)
+    o, S = run_chunks(chunked, shape, tensors, S0, chunks, largest)
     return from_chunks(o, chunks), S if isinstance(state, Tensor) else {"S": S, **ends}
 
 

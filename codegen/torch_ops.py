@@ -38,7 +38,7 @@ _known: set[str] = set()
 
 def operator_name(op: Operator) -> str:
     """The name of an operator's PyTorch operators: equal for operators that compute the same."""
-    what = f"{rule_fingerprint(op.rule)} {op.backend} {op.chunk_size} {op.check_kernels}"
+    what = f"{rule_fingerprint(op.rule)} {op.backend} {op.chunk_size} {op.recompute} {op.check_kernels}"
     return f"{op.rule.name}_{op.backend}_{hashlib.sha256(what.encode()).hexdigest()[:12]}"
 
 

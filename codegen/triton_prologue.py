@@ -187,7 +187,7 @@ def _program(
             "live = token < T",
         )
     else:
-        text("row = pid * ROWS + tl.arange(0, ROWS)", "live = row < T * H")
+        text("row = pid * ROWS + tl.arange(0, ROWS)", "live = row < T.to(tl.int64) * H")
     body = {writer.tape[x].data for x in entries if writer.tape[x].op == "sum"}
     for axis, c in COLUMNS.items():
         if axis in axes:

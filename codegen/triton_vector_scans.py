@@ -34,7 +34,7 @@ def _max_plus_after(a, b, a_next, b_next):
 @triton.jit
 def _strided(x, sequence, token, column, D, stride_b, stride_t, stride_h, stride_d):
     """Pointers to columns of tokens of a [B, T, H, D] tensor of any strides; column = head * D + channel."""
-    head, channel = column // D, column % D
+    head, channel = (column // D).to(tl.int64), (column % D).to(tl.int64)
     row = x + sequence * stride_b + token.to(tl.int64) * stride_t
     return row[:, None] + (head * stride_h + channel * stride_d)[None, :]
 

@@ -79,19 +79,23 @@ def over_time(rule: Rule, backend: str, seed: int, *, chunk_size: int | None = N
 
 @dataclass(frozen=True)
 class Call:
-    """Arguments, the state before, and random weights that make one number of everything a call returns."""
+    """Arguments, the state before, and random weights that make one number of everything a call returns.
+
+    state: empty for the rule's start values; offsets: those of packed sequences, empty for whole sequences.
+    """
 
     arguments: dict[str, Tensor]
     state: dict[str, Tensor]
     seed: int
+    offsets: tuple[int, ...] = ()
 
 
-def _parts(state: State | None) -> dict[str, Tensor]:
+def parts_of(state: State | None) -> dict[str, Tensor]:
     assert state is not None
     return state if isinstance(state, dict) else {"S": state}
 
 
-def _given(op: Operator, state: dict[str, Tensor]) -> State:
+def given(op: Operator, state: dict[str, Tensor]) -> State:
     """A state by parts as the operator takes it."""
     return state if op.carries_dict else state["S"]
 
@@ -106,15 +110,17 @@ def make_call(
     arguments = sample_arguments(rule, T=T, H=HEADS, K=K, V=V, seed=seed, dtype=dtype, ends=ends, resets=resets)
     params = {p.name: arguments[p.name] for p in rule.params}
     _, state = reference(**before | params, return_state=True)
-    return Call(arguments, _parts(state), seed)
+    return Call(arguments, parts_of(state), seed)
 
 
 def results(op: Operator, call: Call) -> dict[str, Tensor]:
     """Output, states, and the gradient of every argument and of the initial state."""
     inputs = {name: x.detach().clone().requires_grad_() for name, x in call.arguments.items()}
     before = {name: x.detach().clone().requires_grad_() for name, x in call.state.items()}
-    o, after = op(**inputs, initial_state=_given(op, before), return_state=True)
-    found = {"output": o} | {f"state {name}": x for name, x in comparable(op.rule, _parts(after)).items()}
+    cu_seqlens = torch.tensor(call.offsets, device=next(iter(inputs.values())).device) if call.offsets else None
+    start = given(op, before) if before else None
+    o, after = op(**inputs, initial_state=start, return_state=True, cu_seqlens=cu_seqlens)
+    found = {"output": o} | {f"state {name}": x for name, x in comparable(op.rule, parts_of(after)).items()}
     generator = torch.Generator().manual_seed(call.seed)
     loss = torch.zeros((), device=o.device)
     for name in sorted(found):
@@ -173,7 +179,7 @@ def _time(op: Operator, reference: Operator, seed: int) -> Iterator[Check]:
     """Splitting, decoding and causality of one backend."""
     T, name = 29, op.backend
     call = make_call(reference, T, seed)
-    before = _given(op, call.state)
+    before = given(op, call.state)
     whole, end = op(**call.arguments, initial_state=before, return_state=True)
     for split in (8, 13):
         first, middle = op(**_tokens(op, call, 0, split), initial_state=before, return_state=True)
@@ -212,7 +218,7 @@ def _tokens(op: Operator, call: Call, first: int, last: int) -> dict[str, Any]:
 
 
 def _paired(op: Operator, a: State | None, b: State | None) -> list[tuple[Tensor, Tensor]]:
-    first, second = (comparable(op.rule, _parts(state)) for state in (a, b))
+    first, second = (comparable(op.rule, parts_of(state)) for state in (a, b))
     return [(x, second[name]) for name, x in first.items()]
 
 

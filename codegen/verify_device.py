@@ -46,7 +46,7 @@ def verify_on(rule: Rule, device: str, seed: int = 0) -> list[Check]:
     """Outputs, states and each gradient by itself: ordinary arguments, ends of the ranges, keys that nearly repeat."""
     op, reference = compile(rule), compile(rule, "step")
     checks = []
-    with _poisoned():
+    with poisoned():
         for case, call, factor in _cases(reference, seed):
             exact = results(reference, call)
             for dtype in LIMITS:
@@ -71,17 +71,27 @@ def _compare(
     op: Operator, reference: Operator, call: Call, exact: dict[str, Tensor], dtype: torch.dtype, device: str, case: str,
     factor: float,
 ) -> Iterator[Check]:  # fmt: skip
-    rounded = _moved(call.arguments, "cpu", dtype)
-    state = _moved(call.state, "cpu", torch.float32)
-    wide = replace(call, arguments=_moved(rounded, "cpu", torch.float64), state=_moved(state, "cpu", torch.float64))
-    there = replace(call, arguments=_moved(rounded, device, dtype), state=_moved(state, device, torch.float32))
-    expected, found = results(reference, wide), results(op, there)
-    decays = {
-        f"gradient of {x.name}" for x in op.rule.inputs if x.range and x.range.lo == -math.inf and x.range.hi == 0
-    }
+    wide, there = rounded(call, dtype, device)
+    yield from compare(op.rule, results(op, there), results(reference, wide), exact, dtype, case, factor)
+
+
+def rounded(call: Call, dtype: torch.dtype, device: str) -> tuple[Call, Call]:
+    """A call with its arguments rounded to a dtype: in float64 on the CPU, and in that dtype on a device."""
+    arguments, state = _moved(call.arguments, "cpu", dtype), _moved(call.state, "cpu", torch.float32)
+    wide = replace(call, arguments=_moved(arguments, "cpu", torch.float64), state=_moved(state, "cpu", torch.float64))
+    there = replace(call, arguments=_moved(arguments, device, dtype), state=_moved(state, device, torch.float32))
+    return wide, there
+
+
+def compare(
+    rule: Rule, found: dict[str, Tensor], expected: dict[str, Tensor], exact: dict[str, Tensor], dtype: torch.dtype,
+    case: str, factor: float = 1.0,
+) -> Iterator[Check]:  # fmt: skip
+    """Each result beside that of the same rounded arguments in float64; `exact` is of the arguments unrounded."""
+    decays = {f"gradient of {x.name}" for x in rule.inputs if x.range and x.range.lo == -math.inf and x.range.hi == 0}
     # One number (a head's parameter, or the scalar state that a sequence starts from) that all tokens pull at.
-    sums = {f"gradient of {p.name}" for p in op.rule.params}
-    sums |= {f"gradient of initial {x.name}" for x in op.rule.states if x.axis is Axis.SCALAR}
+    sums = {f"gradient of {p.name}" for p in rule.params}
+    sums |= {f"gradient of initial {x.name}" for x in rule.states if x.axis is Axis.SCALAR}
     for part, x in found.items():
         kind = 3 if part in sums else 2 if part in decays else 1 if part.startswith("gradient") else 0
         limit = LIMITS[dtype][kind] * (factor if kind == 0 else 1.0)
@@ -108,7 +118,8 @@ def relative(x: Tensor, reference: Tensor) -> float:
 
 
 @contextmanager
-def _poisoned() -> Iterator[None]:
+def poisoned() -> Iterator[None]:
+    """Uninitialised memory is NaN."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:

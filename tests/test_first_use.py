@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
+from triton.runtime import KernelInterface
 
 import stateir
 from stateir.codegen import backends, first_use, triton_config
-from stateir.codegen.first_use import CONFIGURATIONS, Configuration, KernelError, choose, configured, failing, wanted
+from stateir.codegen.dry import Launch, compile_all, dry
+from stateir.codegen.first_use import (
+    CONFIGURATIONS,
+    Configuration,
+    KernelError,
+    choose,
+    configured,
+    failing,
+    measured,
+    wanted,
+)
 from stateir.codegen.generated import load_source
 from stateir.codegen.step import step_source
 
@@ -132,6 +146,52 @@ def test_tiles_of_a_configuration() -> None:
     assert other._launches(*sizes)["scan"] == {"BV": 16, "num_warps": 4, "num_stages": 1}
     assert plain._launches(*sizes)["scan"]["BV"] > 16 and plain._launches(*sizes)["scan"]["num_stages"] > 1
     assert configured(source, "gla.triton", Configuration(chunk=32, columns=16, stages=1)).CHUNK == 32
+
+
+def test_dry_calls_have_the_launches_of_real_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kernel with its constants, forward, backward and decode; the real module launches none of them."""
+    source, reference = backends.source(RULE, "triton", None), load_source(step_source(RULE), "gla.step")
+    module, twin, real = (load_source(source, f"gla.{name}") for name in ("module", "twin", "real"))
+    launches = dry(module, twin)
+    measured(RULE, twin, reference, K, V, torch.float32, CPU)
+    done: list[Launch] = []
+
+    class Counted:
+        def __init__(self, kernel: Any, own: Any) -> None:
+            self.kernel, self.own = kernel, own
+
+        def __getitem__(self, grid: Any) -> Any:
+            def run(*arguments: Any, **options: Any) -> None:
+                done.append(Launch(self.own, arguments, options))
+                self.kernel[grid](*arguments, **options)
+
+            return run
+
+        def __call__(self, *arguments: Any, **options: Any) -> Any:
+            return self.kernel(*arguments, **options)
+
+    for name, kernel in list(vars(real).items()):
+        if isinstance(kernel, KernelInterface):
+            monkeypatch.setattr(real, name, Counted(kernel, getattr(module, name)))
+    measured(RULE, real, reference, K, V, torch.float32, CPU)
+    assert len(done) > 5 and {x.key for x in launches} == {x.key for x in done}
+
+
+def test_kernels_compile_at_once_and_an_error_is_left_to_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device", lambda device: nullcontext())
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    tried: list[object] = []
+    both = threading.Barrier(2, timeout=30)
+
+    class Kernel:
+        def warmup(self, *arguments: object, **options: object) -> None:
+            both.wait()
+            tried.append(self)
+            raise RuntimeError("does not compile")
+
+    first, second = Kernel(), Kernel()
+    compile_all([Launch(first, (1,), {}), Launch(second, (1,), {}), Launch(second, (2,), {})], CPU)
+    assert sorted(tried, key=id) == sorted((first, second), key=id)
 
 
 def test_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import stateir
 from stateir.codegen.arguments import State
 from stateir.codegen.operator import Operator
-from stateir.codegen.packed import chunk_size, chunks_of, windows
+from stateir.codegen.packed import chunk_size, chunks_of, segment_size, windows
 from stateir.codegen.random_rules import RandomDraw, random_rule
 from stateir.codegen.samples import sample_arguments
 from stateir.codegen.verify import rms_ratio
@@ -85,6 +85,24 @@ def test_factors_and_states_of_each_kind() -> None:
         "read o = w * (q @ S) + 2 * (prev(x, 2) @ S) + v\n"
     )
     same(rule, "chunked", [0, 3, 3, 45, 46], True, 1e-11)
+
+
+@pytest.mark.parametrize("name", ["gdn2", "mlstm", "linear_attention"])
+def test_chunks_that_are_computed_piece_by_piece(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: chunks of more tokens than are computed at a time."""
+    monkeypatch.setattr("stateir.codegen.operator.chunk_size", segment_size)
+    monkeypatch.setattr("stateir.codegen.operator.default_chunk", lambda shape: 8)
+    assert segment_size(90, len(OFFSETS) - 1, 8) == 8 and segment_size(200, 3, 8) == 32
+    same(stateir.load(name), "chunked", [0, 3, 150, 200], True, 1e-12)
+
+
+@pytest.mark.parametrize("name", ["gdn2", "mlstm"])
+def test_long_sequences_run_one_by_one_on_a_cpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = stateir.load(name)
+    monkeypatch.setattr("stateir.codegen.operator.LONG", 30)
+    same(rule, "chunked", [0, 0, 90, 91], True, 1e-12)
+    monkeypatch.setattr("stateir.codegen.operator.run_packed", None)  # not called
+    same(rule, "chunked", [0, 0, 90, 91], True, 1e-12)
 
 
 @pytest.mark.parametrize("offsets", [[0, 0, 0], [0], [0, 0]], ids=str)

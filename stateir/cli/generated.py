@@ -45,17 +45,26 @@ def emit(
 def verify(
     rules: RuleNames = None,
     all_: All = False,
-    full: Annotated[bool, typer.Option("--full", help="More lengths, chunk sizes and seeds.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="More sizes, and every kind of call: strides, graphs ...")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the random arguments.")] = 0,
     device: Annotated[
         str, typer.Option(help="cpu, or a GPU such as cuda: the kernels in bf16, fp32 and fp16.")
     ] = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Measure a rule's generated code against its step reference: outputs, states, every gradient."""
+    """Measure a rule's generated code against its step reference: outputs, states, every gradient.
+
+    With --full also what real code does around it: strides, packed sequences, carried states, head groups, decode,
+    checkpoints, torch.compile, CUDA graphs, determinism.
+    """
     from dataclasses import asdict
 
+    from rich.console import Console
+
     from stateir.codegen.verify import verify as measure
+    from stateir.codegen.verify_calls import verify_calls
     from stateir.codegen.verify_device import check_device, verify_on
     from stateir.screen import checks_of_one, checks_of_several
 
@@ -68,10 +77,13 @@ def verify(
     width = max(len(n) for n in chosen)
     found: dict[str, Any] = {}
     failed = False
+    console = Console(stderr=True)
     for name in chosen:
         rule = load(name)
         start = time.perf_counter()
-        checks = measure(rule, full=full, seed=seed) if device == "cpu" else verify_on(rule, device, seed)
+        with console.status(rule.name):
+            checks = measure(rule, full=full, seed=seed) if device == "cpu" else verify_on(rule, device, seed)
+            checks += verify_calls(rule, device, seed) if full else []
         seconds = time.perf_counter() - start
         failed |= not all(c.passed for c in checks)
         found[rule.name] = [{**asdict(c), "passed": c.passed} for c in checks]

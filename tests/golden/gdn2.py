@@ -274,7 +274,7 @@ def prologue(
     """The rows that the scan takes."""
     pid = tl.program_id(0).to(tl.int64)
     row = pid * ROWS + tl.arange(0, ROWS)
-    live = row < T * H
+    live = row < T.to(tl.int64) * H
     col_k = tl.arange(0, KP)
     col_v = tl.arange(0, VP)
     k = _load(k_in, row, live, col_k, K).to(tl.float32)
@@ -295,7 +295,7 @@ def prologue_grad(
     """The gradients of inputs and params, from those of rows and output."""
     pid = tl.program_id(0).to(tl.int64)
     row = pid * ROWS + tl.arange(0, ROWS)
-    live = row < T * H
+    live = row < T.to(tl.int64) * H
     col_k = tl.arange(0, KP)
     col_v = tl.arange(0, VP)
     k = _load(k_in, row, live, col_k, K).to(tl.float32)

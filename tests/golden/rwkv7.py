@@ -273,7 +273,7 @@ def prologue(
     """The rows that the scan takes."""
     pid = tl.program_id(0).to(tl.int64)
     row = pid * ROWS + tl.arange(0, ROWS)
-    live = row < T * H
+    live = row < T.to(tl.int64) * H
     col_k = tl.arange(0, KP)
     col_v = tl.arange(0, VP)
     a = _load(a_in, row, live, col_k, K).to(tl.float32)

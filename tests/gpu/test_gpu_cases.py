@@ -8,7 +8,7 @@
 | H04 chunk algebra | test_cases | closed forms |
 | H05 empty sequences, int32 / int64 | test_cases, test_packed, here | states kept bit for bit; both the same bits |
 | H06 strides | test_cases, here | any stride has the bits of a contiguous tensor |
-| H07 more than 2^31 elements | here | last row alone has the same bits |
+| H07 more than 2^31 elements | test_offsets, here | no 32-bit offset wraps; last row alone has the same bits |
 | H08 more than 65,535 sequences x heads | here, test_gpu_kernels | halves have the same bits |
 | H09 prefill in parts | test_cases, here | split = whole, gradients through both |
 | H10 autocast, mixed dtypes | test_cases, here | documented dtypes |
@@ -16,10 +16,10 @@
 | H12 CUDA graphs with new offsets | test_packed, here | replay = eager; no sync |
 | H13 another device | test_cases, here (2 GPUs) | same bits, current device kept |
 | H14 checkpointing | test_cases, here | same bits |
-| H15 determinism | test_cases, here | 50 times the same bits |
+| H15 determinism | test_cases, here, test_gpu_serving | 50 times the same bits, in each configuration |
 | H16 backward twice | test_cases, here | same bits, nothing written to |
 | H17 no_grad, one token | test_cases, here | state untouched, same structure |
-| H18 one bad configuration | test_first_use, here | every gradient by itself on first use; cold = warm |
+| H18 one bad configuration | test_first_use, test_gpu_serving, here | each by itself, every gradient; cold = warm |
 | H19 false warnings | test_operator | none; layouts refused by name |
 | H20 recall data | test_mqar | no ambiguous query |
 """
