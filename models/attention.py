@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from stateir.codegen.torch_ops import transformed
+
 from .conv import ShortConvolution
 
 
@@ -54,7 +56,7 @@ class Attention(nn.Module):
             mask = torch.ones(new, total, dtype=torch.bool, device=x.device).tril(total - new)
             if self.window is not None:
                 mask = mask.triu(total - new - self.window + 1)
-        o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
+        o = _attend(q, k, v, mask)
         y = self.out(o.transpose(1, 2).flatten(-2))
         if self.window is not None:
             first = max(0, total - self.window + 1)
@@ -66,3 +68,14 @@ class Attention(nn.Module):
         y, new = self(x[:, None], cache, return_cache=True)
         assert new is not None
         return y[:, 0], new
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """Softmax attention over the tokens where mask [T, T'] is true; causal where it is None."""
+    if not transformed():
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
+    # Under vmap PyTorch's memory-efficient kernel for GPUs keeps nothing for its backward pass, which then fails.
+    if mask is None:
+        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+    scores = (q @ k.mT) * q.shape[-1] ** -0.5
+    return scores.masked_fill(~mask, -torch.inf).softmax(-1) @ v

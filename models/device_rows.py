@@ -1,22 +1,28 @@
-"""Associative recall drawn on a device: the law of `mqar.generate` in PyTorch operations, with no copy and no wait."""
+"""Rows drawn on a device: the laws of the tasks' `generate` in PyTorch operations, with no copy and no wait.
+
+Each function takes (config, rows, generator) and gives (ids [rows, L], places [rows, N], the answers there), int64 on
+the generator's device. They draw from another stream of random numbers than `generate`, so the law is the same and the
+rows are not. All shapes depend on (config, rows) alone: a CUDA graph can hold a draw.
+"""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .draw import gap_law
 from .mqar import MqarConfig
+from .tasks.needle import NeedleConfig
+from .tasks.parity import ParityConfig
+from .tasks.word_problem import WordProblemConfig, table
 
 
 def draw_mqar(config: MqarConfig, rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """(ids [rows, L], places [rows, queries] and the answers there), int64 on the generator's device.
-
-    The same law as `mqar.generate`, from another stream of random numbers. Places are in the order of the keys' last
-    writes.
-    """
+    """N is the queries; places are in the order of the keys' last writes."""
     device, half, D = generator.device, config.vocab // 2, config.pairs
     keys = 1 + _distinct(rows, half - 1, D, generator)
     values = half + _distinct(rows, half, D + config.overwrites, generator)
@@ -32,6 +38,79 @@ def draw_mqar(config: MqarConfig, rows: int, generator: torch.Generator) -> tupl
     ids[:, 1 : config.context : 2] = values
     ids.scatter_(1, places, keys.gather(1, chosen))
     return _fill(ids, keys, values, config, generator), places, answers.gather(1, chosen)
+
+
+def draw_needle(config: NeedleConfig, rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """N is the tokens of a value."""
+    device, size, needles = generator.device, config.noise_tokens, config.needles
+    draw = functools.partial(torch.randint, generator=generator, device=device)
+    steps = torch.arange(size, device=device)
+    if config.noise == "cycle":
+        noise = (draw(config.noise_vocab, (rows, 1)) + steps) % config.noise_vocab
+    else:
+        noise = draw(config.noise_vocab, (rows, size))
+    codes = _distinct(rows, config.key_vocab**config.key_tokens, needles, generator)
+    digits = [codes // config.key_vocab**place % config.key_vocab for place in reversed(range(config.key_tokens))]
+    values = draw(config.value_vocab, (rows, needles, config.value_tokens))
+    points = draw(size + 1, (rows, needles))
+    if config.depth is not None:
+        points[:, 0] = round(config.depth * size)
+
+    first = config.noise_vocab + 2
+    texts = torch.cat([torch.stack(digits, -1) + first, values + first + config.key_vocab], -1)
+    order = points.argsort(dim=1, stable=True)
+    before = points.gather(1, order)
+    starts = before + config.needle_tokens * torch.arange(needles, device=device)
+    # What no scatter below writes to is the marker before each needle, and the Q of the question.
+    ids = torch.full((rows, config.length), config.noise_vocab, device=device)
+    passed = (before[:, :, None] <= steps).sum(1)
+    ids.scatter_(1, steps + config.needle_tokens * passed, noise)
+    tokens = torch.arange(1, config.needle_tokens, device=device)
+    in_order = texts.gather(1, order[:, :, None].expand_as(texts))
+    ids.scatter_(1, (starts[:, :, None] + tokens).flatten(1), in_order.flatten(1))
+    end = config.length - config.question_tokens
+    ids[:, end] = config.noise_vocab + 1
+    ids[:, end + 1 :] = texts[:, 0, :-1]
+    places = torch.arange(config.length - config.value_tokens, config.length, device=device).expand(rows, -1)
+    return ids, places, texts[:, 0, config.key_tokens :]
+
+
+def draw_parity(config: ParityConfig, rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """N is the length."""
+    bits = torch.randint(2, (rows, config.length), generator=generator, device=generator.device)
+    return bits, _everywhere(bits), bits.cumsum(1) % 2
+
+
+def draw_word_problem(
+    config: WordProblemConfig, rows: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """N is the length. The products are a parallel prefix of log2(length) steps."""
+    order = config.tokens
+    elements = torch.randint(order, (rows, config.length), generator=generator, device=generator.device)
+    flat = _group(config.group, generator.device)
+    products, apart = elements, 1
+    while apart < config.length:
+        joined = flat[products[:, apart:] * order + products[:, :-apart]]
+        products, apart = torch.cat([products[:, :apart], joined], 1), 2 * apart
+    return elements, _everywhere(elements), products
+
+
+DRAWS: dict[type[Any], Callable[[Any, int, torch.Generator], tuple[Tensor, Tensor, Tensor]]] = {
+    MqarConfig: draw_mqar,
+    NeedleConfig: draw_needle,
+    ParityConfig: draw_parity,
+    WordProblemConfig: draw_word_problem,
+}
+
+
+def _everywhere(ids: Tensor) -> Tensor:
+    return torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+
+
+@functools.cache
+def _group(group: str, device: torch.device) -> Tensor:
+    """The group's table as one row, made once as `_log_law` is."""
+    return torch.from_numpy(table(group)).flatten().to(device)
 
 
 def _distinct(rows: int, ids: int, count: int, generator: torch.Generator) -> Tensor:

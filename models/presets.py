@@ -27,12 +27,12 @@ README_RATES = (1e-3, 3.2e-3, 1e-2, 3.2e-2)
 def tiny() -> Experiment:
     """Additive against delta at two state sizes on the overwriting task: minutes on two CPU cores."""
     task = MqarConfig(length=64, pairs=8, vocab=128, overwrites=8)
-    base = TrainConfig(task=task, steps=250, warmup=25, batch=64, eval_every=125, eval_rows=256)
+    base = TrainConfig(task=task, steps=350, warmup=35, batch=64, eval_every=50, eval_rows=256)
     models = [
         ModelConfig(rule=rule, key_dim=size, value_dim=size) for rule in ("additive", "delta") for size in (8, 32)
     ]
     title = "Overwriting at two state sizes"
-    return Experiment("tiny", title, _grid(base, models, (3.2e-3, 1e-2), (0, 1)), figures=("frontier", "lr", "steps"))
+    return Experiment("tiny", title, _grid(base, models, (1e-2, 3.2e-2), (0, 1)), figures=("frontier", "lr", "steps"))
 
 
 def readme(steps: int = 22_600) -> Experiment:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from .config import require
-from .device_rows import draw_mqar
-from .mqar import IGNORE, MqarConfig, Rows
+from .device_rows import DRAWS
+from .mqar import IGNORE, Rows
 from .tasks import TASKS, task_of
 
 # The first number of every data seed, so that held-out rows are never training rows.
@@ -36,6 +36,18 @@ def asked(rows: Rows) -> Asked:
     return Asked(torch.from_numpy(rows.inputs), torch.from_numpy(places), torch.from_numpy(targets))
 
 
+def seed_number(seed: tuple[int, ...]) -> int:
+    """What a generator on a device is seeded with for a data seed."""
+    return int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1)
+
+
+def draw_on(task: Any, rows: int, generator: torch.Generator) -> Asked:
+    """Rows drawn on the generator's device; a CUDA graph can hold the draw."""
+    require(type(task) in DRAWS, f"draw 'device' is there for {', '.join(task_of(t()) for t in DRAWS)}, got "
+            f"{task_of(task)}; use 'host'")  # fmt: skip
+    return Asked(*DRAWS[type(task)](task, rows, generator))
+
+
 def draw(task: Any, rows: int, seed: tuple[int, ...], where: Draw, device: torch.device) -> Asked:
     """Rows of a task's configuration on `device`.
 
@@ -43,10 +55,7 @@ def draw(task: Any, rows: int, seed: tuple[int, ...], where: Draw, device: torch
         the rows for one kind of device and PyTorch version.
     """
     if where == "device":
-        require(isinstance(task, MqarConfig), f"draw 'device' is there for mqar alone, got {task_of(task)}; use 'host'")
-        number = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1)
-        generator = torch.Generator(device).manual_seed(number)
-        return Asked(*draw_mqar(task, rows, generator))
+        return draw_on(task, rows, torch.Generator(device).manual_seed(seed_number(seed)))
     found = asked(TASKS[task_of(task)].generate(task, rows, seed))
     if device.type == "cuda":
         return Asked(*(x.pin_memory().to(device, non_blocking=True) for x in found))

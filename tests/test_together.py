@@ -14,7 +14,10 @@ from stateir.models.config import config_hash, from_dict, to_dict
 from stateir.models.mqar import MqarConfig
 from stateir.models.rows import asked, draw
 from stateir.models.tasks import TASKS
+from stateir.models.tasks.needle import NeedleConfig, assemble
 from stateir.models.tasks.parity import ParityConfig
+from stateir.models.tasks.stack import StackConfig
+from stateir.models.tasks.word_problem import WordProblemConfig, products
 from stateir.models.together import Together, shape_of, train_together
 from stateir.models.train import train
 from stateir.models.train_config import TrainConfig, slice_at
@@ -58,6 +61,19 @@ def test_same_numbers_as_separate_runs(model: ModelConfig) -> None:
         assert b.records[0]["config_hash"] == config_hash(config)
     losses = [r.records[-1]["loss"] for r in together]
     assert len(set(losses)) == 3
+
+
+@pytest.mark.parametrize(
+    "task", [TASK, NeedleConfig(24), ParityConfig(9), WordProblemConfig(9, "s3")], ids=lambda t: type(t).__name__
+)
+def test_same_numbers_on_rows_drawn_on_the_device(task: Any) -> None:
+    """A mix of two slices, both drawn where the model is: runs of one seed see the rows of a run by itself."""
+    config = replace(BASE, task=task, task_name="", mix=(replace(task, length=2 * task.length),), draw="device")
+    together = train_together(runs_of(config))
+    assert together is not None
+    for c, found in zip(runs_of(config), together, strict=True):
+        want = [r["loss"] for r in train(c).records]
+        np.testing.assert_allclose([r["loss"] for r in found.records], want, rtol=2e-5)
 
 
 def test_one_run_does_not_see_another() -> None:
@@ -206,6 +222,63 @@ def test_rows_drawn_on_a_device_have_the_law_of_the_others(config: MqarConfig) -
     assert torch.equal(again.ids, device.ids) and not torch.equal(other.ids, device.ids)
 
 
+def on_device(task: Any, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """ids and labels of a draw on a device, laid out as `generate` does."""
+    found = draw(task, rows, (0, 3), "device", torch.device("cpu"))
+    ids, places, targets = (x.numpy() for x in found)
+    labels = np.full_like(ids, -100)
+    np.put_along_axis(labels, places, targets, axis=1)
+    return ids, labels
+
+
+@pytest.mark.parametrize("noise", ["cycle", "iid"])
+@pytest.mark.parametrize("depth", [None, 0.5])
+def test_needles_drawn_on_a_device(noise: Any, depth: float | None) -> None:
+    """Taken apart and put together again by the task's own `assemble`, each row is the same."""
+    task = NeedleConfig(60, noise=noise, needles=3, depth=depth, key_tokens=2, value_tokens=4)
+    ids, labels = on_device(task, 400)
+    first, marker = task.noise_vocab + 2, task.noise_vocab
+    points, keys, values, noises, asked_points = [], [], [], [], []
+    for row in ids:
+        starts = np.flatnonzero(row == marker)
+        inside = (starts[:, None] + np.arange(task.needle_tokens)).ravel()
+        question = task.length - task.question_tokens
+        assert row[question] == marker + 1 and len(starts) == 3
+        noises.append(np.delete(row[:question], inside))
+        before = starts - task.needle_tokens * np.arange(3)
+        own = row[starts[:, None] + np.arange(1, 3)] - first
+        asked_one = np.flatnonzero((own == row[question + 1 : question + 3] - first).all(1))
+        assert len(asked_one) == 1, "keys differ"
+        # `assemble` wants the needle that is asked first; of needles at one point it keeps that order.
+        order = [*asked_one, *np.delete(np.arange(3), asked_one)]
+        asked_points.append(before[asked_one[0]])
+        points.append(before[order])
+        keys.append(own[order])
+        values.append((row[starts[:, None] + np.arange(3, 7)] - first - task.key_vocab)[order])
+    built = assemble(task, *(np.array(x) for x in (noises, keys, values, points)))
+    apart = np.array([len(set(p)) == 3 for p in points])
+    assert apart.mean() > 0.8
+    assert (built.inputs[apart] == ids[apart]).all() and (built.labels[apart] == labels[apart]).all()
+    steps = np.diff(np.array(noises), axis=1) % task.noise_vocab
+    assert (steps == 1).all() == (noise == "cycle")
+    size = task.noise_tokens
+    # Uniform on 0 .. size: the mean of 400 draws has a standard error of size / 69.
+    assert abs(np.mean(asked_points) - size / 2) < (size / 15 if depth is None else 0.6)
+    if depth is not None:
+        assert set(asked_points) == {round(depth * size)}
+    assert len(np.unique(np.array(values))) == task.value_vocab and len(np.unique(np.array(keys))) == task.key_vocab
+
+
+@pytest.mark.parametrize("task", [ParityConfig(37), WordProblemConfig(37, "s5"), WordProblemConfig(9, "z7")], ids=str)
+def test_state_tracking_drawn_on_a_device(task: Any) -> None:
+    """Labels are those of the host's recurrence, elements are uniform."""
+    ids, labels = on_device(task, 300)
+    want = np.cumsum(ids, 1) % 2 if isinstance(task, ParityConfig) else products(task, ids)
+    assert (labels == want).all()
+    assert set(np.unique(ids)) == set(range(task.tokens))
+    assert abs(ids.mean() - (task.tokens - 1) / 2) < 0.05 * task.tokens
+
+
 def test_a_task_without_a_device_draw_says_so() -> None:
-    with pytest.raises(ValueError, match="draw 'device' is there for mqar alone, got parity"):
-        draw(ParityConfig(), 4, (0, 0), "device", torch.device("cpu"))
+    with pytest.raises(ValueError, match="draw 'device' is there for mqar, needle, parity, word_problem, got stack"):
+        draw(StackConfig(), 4, (0, 0), "device", torch.device("cpu"))

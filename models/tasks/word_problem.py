@@ -38,7 +38,7 @@ class WordProblemConfig:
     @property
     def tokens(self) -> int:
         """The order of the group."""
-        return len(_table(self.group))
+        return len(table(self.group))
 
 
 def generate(config: WordProblemConfig, rows: int, seed: int | tuple[int, ...]) -> Rows:
@@ -49,11 +49,11 @@ def generate(config: WordProblemConfig, rows: int, seed: int | tuple[int, ...]) 
 
 def products(config: WordProblemConfig, elements: Ids) -> Ids:
     """x_t = g_t after x_{t-1}, for elements g [rows, L]: the later permutation is applied to the earlier product."""
-    table = _table(config.group)
+    products_of = table(config.group)
     running = np.zeros(len(elements), np.int64)
     out = np.empty_like(elements)
     for t in range(elements.shape[1]):
-        running = out[:, t] = table[elements[:, t], running]
+        running = out[:, t] = products_of[elements[:, t], running]
     return out
 
 
@@ -82,12 +82,12 @@ def _even(p: tuple[int, ...]) -> bool:
 
 
 @cache
-def _table(group: str) -> Ids:
+def table(group: str) -> Ids:
     """[g, x]: the id of g after x."""
     if group[0] == "z":
         n = int(group[1:])
-        table: Ids = np.add.outer(np.arange(n), np.arange(n)) % n
-        return table
+        sums: Ids = np.add.outer(np.arange(n), np.arange(n)) % n
+        return sums
     elements = _permutations(group)
     place = {p: i for i, p in enumerate(elements)}
     return np.array([[place[tuple(g[image] for image in x)] for x in elements] for g in elements])
