@@ -15,7 +15,7 @@ from statistics import median
 
 from stateir.models.config import config_hash
 from stateir.models.lab import Experiment, Finished, pending, read_finished
-from stateir.models.presets import PRESETS, preset
+from stateir.models.presets import PRESETS, as_run
 from stateir.models.together import shape_of
 
 HERE = Path(__file__).parent
@@ -88,7 +88,7 @@ def section(name: str) -> str:
     folder, runs = RESULTS / name, read_finished(RESULTS / name)
     if not runs:
         return f"### `{name}`\n\nNot run. `stateir mqar frontier --preset {name} --device cuda`"
-    experiment = as_run(name, runs)
+    experiment = as_run(name, [r.config for r in runs])
     own = {shape_of(c) for c in experiment.configs}
     runs = [r for r in runs if shape_of(r.config) in own]
     parts = [f"### `{name}`: {experiment.title}", _told(experiment, runs)]
@@ -101,12 +101,6 @@ def section(name: str) -> str:
         if table.exists():
             parts.append(table.read_text(encoding="utf-8").strip())
     return "\n\n".join(parts)
-
-
-def as_run(name: str, runs: list[Finished]) -> Experiment:
-    """The preset with the steps that most of its runs have, which may be fewer than its own."""
-    steps = [r.config.steps for r in runs]
-    return preset(name, steps=max(set(steps), key=steps.count))
 
 
 def _told(experiment: Experiment, runs: list[Finished]) -> str:

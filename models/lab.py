@@ -95,11 +95,8 @@ def read_finished(folder: Path) -> list[Finished]:
 def second_stage(experiment: Experiment, finished: Iterable[Finished]) -> list[TrainConfig]:
     """The runs with further seeds that can be named by now: the best learning rate of each shape and its neighbours."""
     done = {config_hash(run.config): run for run in finished}
-    shapes: dict[str, list[TrainConfig]] = {}
-    for config in experiment.configs:
-        shapes.setdefault(shape_of(config), []).append(config)
     more = []
-    for configs in shapes.values():
+    for configs in _by_shape(experiment).values():
         if any(config_hash(c) not in done for c in configs):
             continue
         rates = sorted({c.lr for c in configs})
@@ -116,21 +113,36 @@ def pending(experiment: Experiment, finished: Sequence[Finished]) -> list[TrainC
     return [c for c in (*experiment.configs, *second_stage(experiment, finished)) if config_hash(c) not in done]
 
 
-def parts(experiment: Experiment, count: int) -> list[Experiment]:
-    """The experiment's shapes dealt out to `count` processes, which may share a folder; fewer where there are fewer."""
+def jobs(experiment: Experiment, at_once: int) -> list[Experiment]:
+    """The experiment cut up for processes that share a folder: each a group of runs that are trained together.
+
+    Those of every shape that are worth most, which come first in `configs`, stand before what is left of any shape.
+    """
+    shapes = list(_by_shape(experiment).values())
+    return [
+        replace(experiment, configs=tuple(configs[first : first + at_once]), more_seeds=())
+        for first in range(0, max(len(configs) for configs in shapes), at_once)
+        for configs in shapes
+        if first < len(configs)
+    ]
+
+
+def follow_ups(experiment: Experiment) -> list[Experiment]:
+    """For each shape what is to run once all of its `jobs` ended: the best learning rates with more seeds."""
+    every = _by_shape(experiment).values() if experiment.more_seeds else []
+    return [replace(experiment, configs=tuple(configs)) for configs in every]
+
+
+def _by_shape(experiment: Experiment) -> dict[str, list[TrainConfig]]:
     shapes: dict[str, list[TrainConfig]] = {}
     for config in experiment.configs:
         shapes.setdefault(shape_of(config), []).append(config)
-    dealt = [list(shapes.values())[i::count] for i in range(min(count, len(shapes)))]
-    return [replace(experiment, configs=tuple(c for configs in own for c in configs)) for own in dealt]
+    return shapes
 
 
 def runs_in_all(experiment: Experiment) -> int:
     """The most runs that an experiment comes to."""
-    shapes: dict[str, set[float]] = {}
-    for config in experiment.configs:
-        shapes.setdefault(shape_of(config), set()).add(config.lr)
-    near = sum(min(3, len(rates)) for rates in shapes.values())
+    near = sum(min(3, len({c.lr for c in configs})) for configs in _by_shape(experiment).values())
     return len(experiment.configs) + near * len(experiment.more_seeds)
 
 
@@ -139,7 +151,7 @@ Report = Callable[[Together], None]
 
 def conduct(
     experiment: Experiment, folder: Path, *, device: str = "cpu", at_once: int = 8, until: float = math.inf,
-    report: Report | None = None, ended: Callable[[list[Finished]], None] | None = None,
+    report: Report | None = None, ended: Callable[[list[Finished]], None] | None = None, graph: bool = True,
 ) -> bool:  # fmt: skip
     """Runs what is pending, up to `at_once` runs of one shape together; whether all of it ended.
 
@@ -147,6 +159,7 @@ def conduct(
 
     Args:
         report: called after every step of a group. ended: called with the runs of each group that ended.
+        graph: whether steps on a GPU are recorded as CUDA graphs.
     """
     require(at_once >= 1, f"at_once must be at least 1, got {at_once}")
     _repair(folder / RUNS)
@@ -157,7 +170,7 @@ def conduct(
             return False
         name = hashlib.sha256("".join(config_hash(c) for c in group).encode()).hexdigest()[:12]
         saved = folder / "unfinished" / f"{name}.safetensors"
-        results = train_together(group, device=device, saved=saved, until=until, report=report)
+        results = train_together(group, device=device, saved=saved, until=until, report=report, graph=graph)
         if results is None:
             return False
         found = [_finished(r, len(group), device) for r in results]
@@ -177,6 +190,7 @@ def versions(device: str) -> dict[str, str]:
         "numpy": np.__version__,
         "python": platform.python_version(),
         "device": card,
+        "float32_products": torch.get_float32_matmul_precision(),
     }
 
 

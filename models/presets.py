@@ -17,6 +17,7 @@ from .tasks.needle import NeedleConfig
 from .tasks.palindrome import PalindromeConfig
 from .tasks.parity import ParityConfig
 from .tasks.stack import StackConfig
+from .tasks.word_problem import WordProblemConfig
 from .train_config import TrainConfig
 from .zoo import ATTENTION, GATED_CONVOLUTION, SLIDING_WINDOW, ModelConfig, model_of_kind
 
@@ -25,13 +26,13 @@ README_RATES = (1e-3, 3.2e-3, 1e-2, 3.2e-2)
 
 
 def tiny() -> Experiment:
-    """Additive against delta at two state sizes on the overwriting task: minutes on two CPU cores."""
-    task = MqarConfig(length=64, pairs=8, vocab=128, overwrites=8)
-    base = TrainConfig(task=task, steps=350, warmup=35, batch=64, eval_every=50, eval_rows=256)
+    """Additive against delta at three state sizes on a small overwriting task: minutes on two CPU cores."""
+    task = MqarConfig(length=32, pairs=4, vocab=32, overwrites=4)
+    base = TrainConfig(task=task, steps=300, warmup=30, batch=64, eval_every=50, eval_rows=512)
     models = [
-        ModelConfig(rule=rule, key_dim=size, value_dim=size) for rule in ("additive", "delta") for size in (8, 32)
+        ModelConfig(rule=rule, key_dim=size, value_dim=size) for size in (16, 8, 4) for rule in ("additive", "delta")
     ]
-    title = "Overwriting at two state sizes"
+    title = "Overwriting at three state sizes"
     return Experiment("tiny", title, _grid(base, models, (1e-2, 3.2e-2), (0, 1)), figures=("frontier", "lr", "steps"))
 
 
@@ -105,7 +106,7 @@ def overwriting() -> Experiment:
     base = TrainConfig(task=task, steps=600, warmup=60, batch=64, eval_every=100, eval_rows=1000, draw="device")
     models = [ModelConfig(rule=rule) for rule in (*names(), ATTENTION)]
     title = "Overwriting: 8 keys, each written twice"
-    configs = _grid(base, models, (3.2e-3, 1e-2, 3.2e-2), seeds=(0, 1, 2))
+    configs = _grid(base, models, (1e-2, 3.2e-2, 1e-1), seeds=(0, 1, 2))
     return Experiment("overwriting", title, configs, figures=("frontier", "lr"))
 
 
@@ -132,7 +133,7 @@ def past_window_small() -> Experiment:
     tests = (64, 128, 256, 512, 1024, 2048)
     return _past(
         "past_window_small", (24, 32, 48, 64), tests, needles=1, value_tokens=3, layers=2, size=32, steps=800,
-        rates=(1e-2,),
+        rates=(1e-2, 3.2e-2),
     )  # fmt: skip
 
 
@@ -164,11 +165,28 @@ def parity() -> Experiment:
     slices = [ParityConfig(n) for n in (16, 32, 64)]
     base = TrainConfig(
         task=slices[0], mix=tuple(slices[1:]), tests=tuple(ParityConfig(n) for n in (64, 128, 256, 512, 1024)),
-        steps=2_000, warmup=200, batch=128, eval_every=500, eval_rows=1000,
+        steps=2_000, warmup=200, batch=128, eval_every=500, eval_rows=1000, draw="device",
     )  # fmt: skip
     models = [ModelConfig(rule=rule, layers=1) for rule in ("delta", "delta_negative")]
     configs = _grid(base, models, (1e-3, 3.2e-3, 1e-2), seeds=(0, 1, 2))
     return Experiment("parity", "Parity, trained to 64 bits", configs, figures=("length", "lr"))
+
+
+def words(group: str) -> Experiment:
+    """The word problem of a group that is not solvable, in one layer: trained to 32 elements, tested to 256.
+
+    A rotation is two reflections, so two delta steps a token can keep A_5, and S_5 needs four (arXiv:2502.10297).
+    """
+    slices = [WordProblemConfig(n, group) for n in (4, 8, 16, 32)]
+    base = TrainConfig(
+        task=slices[0], mix=tuple(slices[1:]), tests=tuple(WordProblemConfig(n, group) for n in (8, 16, 32, 64, 128,
+        256)), steps=6_000, warmup=600, batch=256, eval_every=2_000, eval_rows=1000, draw="device",
+    )  # fmt: skip
+    rules = ("delta_product", "delta_negative", "delta", "additive")
+    models = [ModelConfig(rule=rule, layers=1, hidden=128, heads=4) for rule in rules]
+    title = f"The word problem of {group[0].upper()}_{group[1:]}, trained to 32 elements"
+    configs = _grid(base, models, (1e-3, 3.2e-3, 1e-2), seeds=(0, 1, 2))
+    return Experiment(f"words_{group}", title, configs, figures=("length", "lr"))
 
 
 PRESETS: dict[str, Callable[[], Experiment]] = {
@@ -187,6 +205,8 @@ PRESETS: dict[str, Callable[[], Experiment]] = {
     "queries_many": queries_many,
     "distance": distance,
     "parity": parity,
+    "words_a5": partial(words, "a5"),
+    "words_s5": partial(words, "s5"),
 }
 
 
@@ -213,6 +233,12 @@ def preset(
     return replace(experiment, configs=tuple(configs))
 
 
+def as_run(name: str, configs: Sequence[TrainConfig]) -> Experiment:
+    """The preset with the steps that most of these of its runs have, which may be fewer than its own."""
+    steps = [c.steps for c in configs]
+    return preset(name, steps=max(set(steps), key=steps.count))
+
+
 def _shortened(config: TrainConfig, steps: int) -> TrainConfig:
     require(steps >= 1, f"steps must be at least 1, got {steps}")
     share = steps / config.steps
@@ -225,7 +251,8 @@ def _shortened(config: TrainConfig, steps: int) -> TrainConfig:
 def _grid(
     base: TrainConfig, models: Iterable[ModelConfig], rates: Sequence[float], seeds: Sequence[int] = (0,)
 ) -> tuple[TrainConfig, ...]:
-    return tuple(replace(base, model=m, lr=lr, seed=seed) for m in models for seed in seeds for lr in rates)
+    """The runs in the order in which they are worth most: all seeds of the first learning rate come first."""
+    return tuple(replace(base, model=m, lr=lr, seed=seed) for m in models for lr in rates for seed in seeds)
 
 
 def _hybrid(rule: str, size: int, **fields: Any) -> ModelConfig:
@@ -234,7 +261,7 @@ def _hybrid(rule: str, size: int, **fields: Any) -> ModelConfig:
 
 def _past(
     name: str, trained: Sequence[int], tests: Sequence[int], *, needles: int, value_tokens: int, layers: int,
-    size: int, steps: int, rates: Sequence[float] = (3.2e-3,), noise: str = "cycle",
+    size: int, steps: int, rates: Sequence[float] = (3.2e-3, 1e-2), noise: str = "cycle",
 ) -> Experiment:  # fmt: skip
     def part(length: int) -> NeedleConfig:
         return NeedleConfig(length, noise=noise, needles=needles, value_tokens=value_tokens)  # type: ignore[arg-type]
@@ -242,7 +269,7 @@ def _past(
     slices = [part(n) for n in trained]
     base = TrainConfig(
         task=slices[0], mix=tuple(slices[1:]), tests=tuple(part(n) for n in tests), steps=steps, warmup=steps // 10,
-        batch=64, eval_every=max(1, steps // 4), eval_rows=256, scalar_lr=10.0,
+        batch=64, eval_every=max(1, steps // 4), eval_rows=256, scalar_lr=10.0, draw="device",
     )  # fmt: skip
     configs: list[TrainConfig] = []
     for rule in PAST_RULES:

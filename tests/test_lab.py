@@ -18,7 +18,17 @@ from stateir.models.cli import app
 from stateir.models.config import config_hash
 from stateir.models.curves import Curves, Measured, best_series, curves
 from stateir.models.figures import redraw
-from stateir.models.lab import RUNS, Experiment, conduct, parts, pending, read_finished, runs_in_all, second_stage
+from stateir.models.lab import (
+    RUNS,
+    Experiment,
+    conduct,
+    follow_ups,
+    jobs,
+    pending,
+    read_finished,
+    runs_in_all,
+    second_stage,
+)
 from stateir.models.mqar import MqarConfig
 from stateir.models.presets import PRESETS, preset
 from stateir.models.results import draw_results, matched
@@ -235,15 +245,46 @@ def test_commands(tmp_path: Path) -> None:
     assert refused.exit_code == 1 and "preset must be one of" in refused.output
 
 
-def test_parts_share_a_folder(tmp_path: Path) -> None:
-    """Dealt out by shape, nothing is lost or done twice, also when the parts write to one folder."""
-    whole = experiment(more_seeds=())
-    dealt = parts(whole, 5)
-    assert len(dealt) == 2
-    assert sorted(config_hash(c) for p in dealt for c in p.configs) == sorted(config_hash(c) for c in whole.configs)
-    assert not {shape_of(c) for c in dealt[0].configs} & {shape_of(c) for c in dealt[1].configs}
-    assert all(conduct(p, tmp_path) for p in dealt)
+def test_jobs_share_a_folder(tmp_path: Path) -> None:
+    """Dealt out in groups of a shape, the first ones of every shape first, nothing is lost or done twice."""
+    whole = experiment()
+    dealt = jobs(whole, 3)
+    assert [len(job.configs) for job in dealt] == [3, 3, 1, 1]
+    assert all(len({shape_of(c) for c in job.configs}) == 1 for job in dealt)
+    assert sorted(config_hash(c) for job in dealt for c in job.configs) == sorted(config_hash(c) for c in whole.configs)
+    assert all(conduct(job, tmp_path) for job in dealt)
+    assert pending(replace(whole, more_seeds=()), read_finished(tmp_path)) == []
+    for job in follow_ups(whole):
+        assert {r.config.seed for r in read_finished(tmp_path) if r.config.model == job.configs[0].model} == {0}
+        assert conduct(job, tmp_path)
     assert pending(whole, read_finished(tmp_path)) == []
+    assert follow_ups(experiment(more_seeds=())) == []
+
+
+def test_runs_on_a_gpu_are_dealt_to_processes(tmp_path: Path) -> None:
+    """The script as it is, on the CPU: no time, then enough, then nothing left, then a group that fails."""
+    command = f"benchmarks/lab_gpu.py --device cpu --out {tmp_path} --workers 2 --only tiny --steps 2 --lrs 0.01"
+    root, file = Path(__file__).parent.parent, tmp_path / "tiny" / RUNS
+
+    def call(seconds: int) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, *command.split(), "--seconds", str(seconds)]
+        return subprocess.run(words, cwd=root, capture_output=True, text=True, timeout=240, check=False)
+
+    none = call(1)
+    assert none.returncode == 0 and "0 runs ended, 12 that can be named are left" in none.stdout
+    done = call(900)
+    assert done.returncode == 0, done.stderr
+    runs = read_finished(tmp_path / "tiny")
+    assert len(runs) == len({config_hash(r.config) for r in runs}) == 12
+    told = json.loads((tmp_path / "speed.jsonl").read_text())
+    assert (told["runs"], told["workers"], told["steps"]) == (12, 2, 2)
+    again = call(900)
+    assert again.returncode == 0 and "12 runs ended, at most 0 groups" in again.stdout
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(lines[:-1]).replace(runs[0].rule_hash, "another"))
+    failed = call(900)
+    assert failed.returncode == 1 and "was edited since run" in failed.stdout
+    assert "was edited since run" in json.loads((tmp_path / "errors.jsonl").read_text())["error"]
 
 
 def test_report_is_one_page(tmp_path: Path) -> None:
