@@ -12,6 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from stateir.models.config import config_hash
 from stateir.models.lab import Experiment, Finished, pending, read_finished
@@ -66,8 +67,9 @@ PARTS = (
     Part(
         "5. State tracking",
         "Parity with β in [0, 2] (`delta_negative`) against β in (0, 1) (`delta`). Fixed weights solve it exactly "
-        "with β = 2, at any length: docs/recall.md, a test.",
-        ("parity",),
+        "with β = 2, at any length: docs/recall.md, a test. Then groups that are not solvable, in one layer: a "
+        "rotation is two reflections, so the two steps a token of `delta_product` can keep A₅; S₅ needs four.",
+        ("parity", "words_a5", "words_s5"),
     ),
     Part("On a CPU", "The preset of `stateir mqar frontier --preset tiny`.", ("tiny",)),
 )
@@ -78,6 +80,7 @@ def text() -> str:
     parts = [INTRODUCTION]
     for part in PARTS:
         parts += [f"## {part.title}", part.question, *(section(name) for name in part.presets)]
+    parts += [*_speed(), *_failed()]
     missing = [name for name in PRESETS if not read_finished(RESULTS / name)]
     parts += ["## Not run", "Presets without a run: " + ", ".join(f"`{name}`" for name in missing) + "."]
     return "\n\n".join(parts) + "\n"
@@ -101,6 +104,33 @@ def section(name: str) -> str:
         if table.exists():
             parts.append(table.read_text(encoding="utf-8").strip())
     return "\n\n".join(parts)
+
+
+def _lines(name: str) -> list[dict[str, Any]]:
+    file = RESULTS / name
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+
+
+def _speed() -> list[str]:
+    """What each call of benchmarks/lab_gpu.py came to; experiments of a call share the card."""
+    rows = [
+        f"| `{x['preset']}` | {x['steps']:,} | {x['runs']} | {x['seconds']:.0f} | {x['runs_per_minute']:.1f} | "
+        f"{x['workers']} | {x['at_once']} | {'replayed' if x['graph'] else 'launched'} | {x['versions']['device']} |"
+        for x in _lines("speed.jsonl")
+    ]
+    head = "| experiment | steps | runs | seconds | runs per minute | processes | at once | steps are | card |\n" + (
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- | --- |"
+    )
+    told = (
+        "From `speed.jsonl`, a line for each experiment and call of `benchmarks/lab_gpu.py`; experiments of one call "
+    )
+    told += "share the card, and compiling kernels and measuring count."
+    return ["## Speed", told, "\n".join([head, *rows])] if rows else []
+
+
+def _failed() -> list[str]:
+    rows = [f"- {x['job']}: {x['error'].strip().splitlines()[-1]}" for x in _lines("errors.jsonl")]
+    return ["## Failed", "\n".join(rows)] if rows else []
 
 
 def _told(experiment: Experiment, runs: list[Finished]) -> str:

@@ -1,6 +1,7 @@
 """Experiments: skipped when done, resumed when killed, drawn from what they wrote."""
 
 import csv
+import importlib.util
 import json
 import re
 import signal
@@ -307,6 +308,27 @@ def test_report_is_one_page(tmp_path: Path) -> None:
     empty.mkdir()
     refused = CliRunner().invoke(main_app, ["report", str(empty)])
     assert refused.exit_code == 1 and "folder must hold a runs.jsonl" in refused.output
+
+
+def test_the_results_page_of_partial_data(tmp_path: Path) -> None:
+    """A few runs of one experiment: their numbers, what is left of it by rule, and the presets that were not begun."""
+    spec = importlib.util.spec_from_file_location("page", Path(__file__).parent.parent / "docs" / "results.py")
+    assert spec and spec.loader
+    page = importlib.util.module_from_spec(spec)
+    sys.modules["page"] = page
+    spec.loader.exec_module(page)
+    page.HERE, page.RESULTS = tmp_path / "docs", tmp_path / "lab"
+    whole = preset("tiny", steps=2)
+    first = [job for job in jobs(whole, 4) if job.configs[0].model == whole.configs[0].model]
+    assert conduct(first[0], tmp_path / "lab" / "tiny")
+    (tmp_path / "lab" / "errors.jsonl").write_text('{"job": "tiny delta 16", "error": "Trace\\nRuntimeError: why"}\n')
+    text = page.text()
+    assert "4 runs of 2 steps" in text and "The preset's own 300 steps were not run." in text
+    assert "Not run: 20 runs that can be named by now, all of delta." in text
+    assert "`frontier`, `blog`" in text.split("## Not run")[1] and "`tiny`" not in text.split("## Not run")[1]
+    assert "- tiny delta 16: RuntimeError: why" in text
+    draw_results(whole, read_finished(tmp_path / "lab" / "tiny"), tmp_path / "lab" / "tiny")
+    assert "| state bytes, at most | additive |" in page.text()
 
 
 def test_the_results_page_is_that_of_its_files() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from stateir.models import checkpoint as checkpoints
 from stateir.models.config import config_hash, from_dict, to_dict
@@ -74,6 +75,34 @@ def test_same_numbers_on_rows_drawn_on_the_device(task: Any) -> None:
     for c, found in zip(runs_of(config), together, strict=True):
         want = [r["loss"] for r in train(c).records]
         np.testing.assert_allclose([r["loss"] for r in found.records], want, rtol=2e-5)
+
+
+class Asks(TorchDispatchMode):
+    """Counts the operations that make the host wait, or copy from it: a CUDA graph can hold none of them."""
+
+    NAMES = ("_local_scalar_dense", "nonzero", "lift_fresh", "equal.default", "masked_select", "_unique2")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, f: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.found += [str(f) for name in self.NAMES if name in str(f)]
+        return f(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("rule", ["qed", "delta_product", "titans_linear", "attention", "gated_convolution"])
+@pytest.mark.parametrize("task", [TASK, NeedleConfig(24), WordProblemConfig(16, "s3")], ids=lambda t: type(t).__name__)
+def test_a_step_asks_the_host_for_nothing(rule: str, task: Any) -> None:
+    model = replace(BASE.model, rule=rule, window=24 if rule == "gated_convolution" else 0)
+    runs = Together(runs_of(replace(BASE, task=task, task_name="", model=model, draw="device")))
+    runs.advance()
+    with Asks() as asks:
+        runs.advance()
+        assert asks.found == []
+        runs.losses.tolist()
+        assert float(runs.losses[0]) > 0
+    assert asks.found, "what asks is seen"
 
 
 def test_one_run_does_not_see_another() -> None:
