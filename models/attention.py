@@ -78,4 +78,5 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
     scores = (q @ k.mT) * q.shape[-1] ** -0.5
-    return scores.masked_fill(~mask, -torch.inf).softmax(-1) @ v
+    o: Tensor = scores.masked_fill(~mask, -torch.inf).softmax(-1) @ v
+    return o

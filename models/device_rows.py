@@ -54,7 +54,7 @@ def draw_needle(config: NeedleConfig, rows: int, generator: torch.Generator) -> 
     values = draw(config.value_vocab, (rows, needles, config.value_tokens))
     points = draw(size + 1, (rows, needles))
     if config.depth is not None:
-        points[:, 0] = round(config.depth * size)
+        points[:, 0].fill_(round(config.depth * size))
 
     first = config.noise_vocab + 2
     texts = torch.cat([torch.stack(digits, -1) + first, values + first + config.key_vocab], -1)
@@ -69,7 +69,7 @@ def draw_needle(config: NeedleConfig, rows: int, generator: torch.Generator) -> 
     in_order = texts.gather(1, order[:, :, None].expand_as(texts))
     ids.scatter_(1, (starts[:, :, None] + tokens).flatten(1), in_order.flatten(1))
     end = config.length - config.question_tokens
-    ids[:, end] = config.noise_vocab + 1
+    ids[:, end].fill_(config.noise_vocab + 1)
     ids[:, end + 1 :] = texts[:, 0, :-1]
     places = torch.arange(config.length - config.value_tokens, config.length, device=device).expand(rows, -1)
     return ids, places, texts[:, 0, config.key_tokens :]

@@ -28,7 +28,7 @@ README_RATES = (1e-3, 3.2e-3, 1e-2, 3.2e-2)
 def tiny() -> Experiment:
     """Additive against delta at three state sizes on a small overwriting task: minutes on two CPU cores."""
     task = MqarConfig(length=32, pairs=4, vocab=32, overwrites=4)
-    base = TrainConfig(task=task, steps=300, warmup=30, batch=64, eval_every=50, eval_rows=512)
+    base = TrainConfig(task=task, steps=250, warmup=25, batch=64, eval_every=50, eval_rows=512)
     models = [
         ModelConfig(rule=rule, key_dim=size, value_dim=size) for size in (16, 8, 4) for rule in ("additive", "delta")
     ]

@@ -6,6 +6,7 @@ import contextlib
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 import torch
 
@@ -30,7 +31,7 @@ class Replay:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
         self._calls: Counter[Hashable] = Counter()
-        self._pool: tuple[int, int] | None = None
+        self._pool: Any = None
         self._mark: torch.cuda.Event | None = None
 
     @property

@@ -323,7 +323,7 @@ def test_the_results_page_of_partial_data(tmp_path: Path) -> None:
     assert conduct(first[0], tmp_path / "lab" / "tiny")
     (tmp_path / "lab" / "errors.jsonl").write_text('{"job": "tiny delta 16", "error": "Trace\\nRuntimeError: why"}\n')
     text = page.text()
-    assert "4 runs of 2 steps" in text and "The preset's own 300 steps were not run." in text
+    assert "4 runs of 2 steps" in text and "The preset's own 250 steps were not run." in text
     assert "Not run: 20 runs that can be named by now, all of delta." in text
     assert "`frontier`, `blog`" in text.split("## Not run")[1] and "`tiny`" not in text.split("## Not run")[1]
     assert "- tiny delta 16: RuntimeError: why" in text
