@@ -50,6 +50,8 @@ def frontier(
     ] = False,
 ) -> None:  # fmt: skip
     """Run an experiment and draw its figures. Runs that ended are skipped, so an interrupted command is given again."""
+    import torch
+
     from stateir.codegen.verify_device import check_device
 
     from .lab import conduct, read_finished
@@ -62,6 +64,9 @@ def frontier(
         folder = Path("results") / preset if out is None else out
         check_device(device)
         done = draw_only
+        if device == "cpu":
+            # Small operations gain little from more threads, and lose much where another program has a core.
+            torch.set_num_threads(1)
         if not draw_only:
             until = float("inf") if seconds is None else time.monotonic() + seconds
             with _progress(experiment, read_finished(folder)) as (report, ended):
