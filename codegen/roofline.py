@@ -128,9 +128,9 @@ class _Counter:
     def __init__(self, tiles: Tiles, sizes: Sizes) -> None:
         self.tiles, self.s = tiles, sizes.itemsize
         self.K, self.V, self.C = sizes.K, sizes.V, chunk_size(tiles)
-        self.levels = self.C.bit_length() - 1
         self.g = {"none": 0, "scalar": 4 * self.C, "key": self.s * self.C * self.K}[tiles.decay]
-        self.total = {"none": 0, "scalar": 4, "key": 4 * self.K}[tiles.decay]
+        # what the scans read of the decays
+        self.decays = {"none": 0, "scalar": self.g, "key": 4 * self.K}[tiles.decay]
         self.state = self.K * self.V * self.s
         self.pairs = sum(self._area(x.left, x.right) for x in tiles.pairs) * self.s
 
@@ -146,19 +146,18 @@ class _Counter:
     def intra(self) -> tuple[int, int]:
         t = self.tiles
         products = sum(2 * self._area(x.left, x.right) * self.K for x in t.pairs)
-        if t.decay == "key":
-            one = 2 * self.C * self.C * self.K
-            levels = self.levels * ((one if t.merged else products) + one)
-            products = levels if t.merged else levels + products
+        if t.decay == "key":  # from the chunk's middle; levels, where decays are extreme, take more
+            products += 2 * self.C * self.C * self.K
         solve = 4 * self._tall(t.e) ** 3 * (self._tall(t.e).bit_length() - 2) if t.e else 0
         return self._rows(*t.groups) * self.K * self.s + self.g + self.pairs, products + solve
 
     def keys(self) -> tuple[int, int]:
         t = self.tiles
-        moved = self._rows(*(t.groups if t.decays else t.lefts[:1])) * self.K * self.s
+        moved = self._rows(*(t.groups if t.decay == "key" else t.lefts[:1])) * self.K * self.s
         inverse = self._tall(t.e) ** 2 if t.e else 0
         decays = 4 * self.C * self.C * self.K if t.decay == "key" else 0
-        return 2 * moved + self.g + self.total + inverse * self.s, 2 * inverse * self.K + decays
+        total = self.decays if t.decay == "key" else 0
+        return 2 * moved + self.g + total + inverse * self.s, 2 * inverse * self.K + decays
 
     def values(self) -> tuple[int, int]:
         t = self.tiles
@@ -175,13 +174,19 @@ class _Counter:
         t = self.tiles
         moved = (self._rows(*t.groups) * self.K + self._rows(t.p, t.p, t.w, t.q) * self.V) * self.s
         reads = sum(self._area(x.left, x.right) for x in t.pairs if x.transposed)
-        return moved + reads * self.s + self.total + self.state, self._through_state() + 2 * reads * self.V
+        stored, formed = self._matrices(reads)
+        return moved + stored + self.decays + self.state, self._through_state() + 2 * reads * self.V + formed
 
     def reverse_scan(self) -> tuple[int, int]:
         t = self.tiles
         moved = (self._rows(*t.groups) * self.K + self._rows(t.p, t.w, t.q) * self.V) * self.s
         every = self.pairs // self.s
-        return moved + self.pairs + self.total + self.state, self._through_state() + 2 * every * self.V
+        stored, formed = self._matrices(every)
+        return moved + stored + self.decays + self.state, self._through_state() + 2 * every * self.V + formed
+
+    def _matrices(self, numbers: int) -> tuple[int, int]:
+        """Bytes and flops of a scan's matrices: read, or formed anew."""
+        return (0, 2 * numbers * self.K) if self.tiles.inline else (numbers * self.s, 0)
 
     def couplings_grad(self) -> tuple[int, int]:
         t = self.tiles
@@ -194,7 +199,7 @@ class _Counter:
         products = 4 * (self.pairs // self.s) * self.K
         if t.decay == "key":
             one = 2 * self.C * self.C * self.K
-            products = self.levels * (products // (2 if t.merged else 1) + one) + 4 * one
+            products += 5 * one
         return moved + 2 * self.g + self.pairs + 2 * self.state, self._through_state() + products
 
 

@@ -57,9 +57,11 @@ def _bfloat16(tiles: Tiles) -> dict[str, Launch]:
         "local_grad": Launch(64, 4, 2),
     }
     if tiles.merged:
-        found |= {"intra": Launch(128, 2, 1), "local_grad": Launch(64 if tiles.e else 128, 4, 3)}
+        found |= {"intra": Launch(32, 1, 1), "local_grad": Launch(64, 4, 3) if tiles.e else Launch(32, 4, 2)}
     elif tiles.e and rows <= 32 and tiles.decay != "key":
-        found["local_grad"] = Launch(128, 4, 2)
+        found["local_grad"] = Launch(128, 4, 2) if tiles.decay == "none" else Launch(64, 2, 2)
+    elif tiles.inline:
+        found |= {"scan": Launch(64, 4, 2), "reverse_scan": Launch(64, 4, 2)}
     if rows > 64:
         found |= {"intra": Launch(32, 8, 1), "keys": Launch(32, 4, 1), "local_grad": Launch(32, 4, 1)}
     return found

@@ -48,7 +48,8 @@ def keys_kernel(tiles: Tiles) -> Kernel | None:
             )
         else:
             tile += " * SCALE" if x.name == "q" else ""
-            text(f"_store({x.name}_out, {x.at}, {x.live}, col, K, ({tile}).to(dtype))")
+            text(f"{x.name}_tile = {tile}")
+            text(f"_store({x.name}_out, {x.at}, {x.live}, col, K, {x.name}_tile.to(dtype))")
     if key:
         text("tl.store(total + pid * K + col, _exp(tl.sum(decay.to(tl.float32), 0)), mask=col < K)")
     return text.kernel()

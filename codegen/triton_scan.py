@@ -67,9 +67,11 @@ def forward_kernel(tiles: Tiles, comments: tuple[str, ...] = ()) -> Kernel:
             text(f"_store_t(o, {q.at}, {q.live}, col_v, V, out.to(o.dtype.element_ty))")
         _decayed(text, tiles, "state")
         if p:
-            text(f"state += _dot({_ended(tiles, p, 'u_tile')}, _load(p, {p.at}, {p.live}, col_k, K))")
+            _end(text, tiles, p, "u_tile")
+            text(f"state += _dot(u_tile, _load(p, {p.at}, {p.live}, col_k, K))")
         if w:
-            text(f"state += _dot({_ended(tiles, w, 'yw_tile')}, w_tile)")
+            _end(text, tiles, w, "yw_tile")
+            text("state += _dot(yw_tile, w_tile)")
     text("tl.store(final + at_state, state, mask=in_state)")
     return text.kernel()
 
@@ -116,9 +118,9 @@ def reverse_kernel(tiles: Tiles) -> Kernel:
             text(f"_store_t(dyw, {w.at}, {w.live}, col_v, V, dyw_tile.to(dtype))")
         _decayed(text, tiles, "dstate")
         if q:
-            factor = _factor(tiles, q)
-            scaled = f"(do_tile.to(tl.float32){factor}).to(dtype)" if factor else "do_tile"
-            text(f"dstate += _dot({scaled}, q_tile)")
+            if factor := _factor(tiles, q):
+                text(f"do_tile = (do_tile.to(tl.float32){factor}).to(dtype)")
+            text("dstate += _dot(do_tile, q_tile)")
         if e:
             text(f"dstate -= _dot(du_tile, _load(solved_k, {e.at}, {e.live}, col_k, K))")
     text("tl.store(dinitial + at_state, dstate, mask=in_state)")
@@ -143,11 +145,10 @@ def _factor(tiles: Tiles, q: Group) -> str:
     return f" * ({from_start(tiles, q)} * SCALE)[None, :]" if tiles.decays else " * SCALE"
 
 
-def _ended(tiles: Tiles, x: Group, tile: str) -> str:
-    """Values decayed to the end of the chunk, where their directions are not."""
-    if tiles.decay != "scalar":
-        return tile
-    return f"({tile} * {to_end(tiles, x)}[None, :]).to(dtype)"
+def _end(text: Text, tiles: Tiles, x: Group, tile: str) -> None:
+    """Decays values to the end of the chunk, where their directions are not."""
+    if tiles.decay == "scalar":
+        text(f"{tile} = ({tile} * {to_end(tiles, x)}[None, :]).to(dtype)")
 
 
 def _form(text: Text, tiles: Tiles, left: str, right: str, transposed: bool) -> None:

@@ -39,14 +39,12 @@ CHUNK = 64  # tokens
 # Columns of a block, warps and pipeline stages of each kernel, as measured on an H200.
 LAUNCHES = {
     torch.bfloat16: {
-        "intra": (64, 4, 3),
-        "scan": (64, 4, 3),
-        "reverse_scan": (64, 4, 3),
+        "scan": (64, 4, 2),
+        "reverse_scan": (64, 4, 2),
         "couplings_grad": (64, 4, 3),
         "local_grad": (64, 4, 2),
     },
     torch.float32: {
-        "intra": (32, 4, 1),
         "scan": (32, 4, 1),
         "reverse_scan": (32, 4, 1),
         "couplings_grad": (32, 4, 1),
@@ -83,10 +81,13 @@ def _launches(K: int, V: int, dtype: torch.dtype, device: torch.device) -> dict[
 
 
 @triton.jit
-def _locate(sequence, token, slot, T, H, ROWS: tl.constexpr):
-    """Row numbers in a [B, T, H, ROWS, D] tensor of a slot of each token, and whether there is such a row."""
-    row = ((sequence // H * T + token) * H + sequence % H) * ROWS + slot
-    return row, (token < T) & (slot < ROWS)
+def _locate(sequence, first, token, slot, T, H, ROWS: tl.constexpr):
+    """Row numbers in a [B, T, H, ROWS, D] tensor of a slot of tokens after `first`, and whether there is such a row.
+
+    Only where the chunk begins is a number of 64 bits; within it 32 do.
+    """
+    begin = ((sequence // H * T + first) * H + sequence % H) * ROWS
+    return begin + (token * (H * ROWS) + slot), (token < T - first) & (slot < ROWS)
 
 
 @triton.jit
@@ -158,34 +159,8 @@ def _store_scalar(x, row, live, column):
 
 
 @triton.jit(do_not_specialize=["T", "H"])
-def intra(q, w, n_out, T, H, K: tl.constexpr, BK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr):
-    """The chunk's matrices n = q x w."""
-    pid = tl.program_id(0).to(tl.int64)
-    sequence = pid // tl.cdiv(T, C)
-    first = pid % tl.cdiv(T, C) * C
-    tau = tl.arange(0, C)
-    t1 = tau
-    at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
-    dtype: tl.constexpr = w.dtype.element_ty
-
-    z_n = tl.zeros([C, C], tl.float32)
-    for k in range(0, K, BK):
-        col = k + tl.arange(0, BK)
-        q_tile = _load(q, at1, live1, col, K)
-        w_tile = _load(w, at1, live1, col, K)
-        z_n += _dot(w_tile, tl.trans(q_tile))
-
-    seen = t1[:, None] < t1[None, :]
-    same = t1[None, :] == t1[:, None]
-    seen |= same
-    n = tl.where(seen, z_n, 0.0)
-
-    tl.store(_matrix(n_out, pid, C, C), n.to(dtype))
-
-
-@triton.jit(do_not_specialize=["T", "H"])
 def scan(
-    w, yw, q, n, initial, o, states, final, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, BV: tl.constexpr,
+    w, yw, q, initial, o, states, final, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, BV: tl.constexpr,
     C: tl.constexpr, SAVE: tl.constexpr, SCALE: tl.constexpr,
 ):
     """All chunks of a sequence and head in time order, for a block of value columns."""
@@ -206,21 +181,29 @@ def scan(
         number = sequence * chunks + chunk
         at_saved = number * (K * V) + col_v[:, None] * K + col_k[None, :]
         t1 = tau
-        at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
+        at1, live1 = _locate(sequence, first, t1, 0, T, H, 1)
         state_tile = state.to(dtype)
         if SAVE:
             tl.store(states + at_saved, state_tile, mask=in_state)
         yw_tile = _load_t(yw, at1, live1, col_v, V)
-        out = _dot(state_tile, _load_t(q, at1, live1, col_k, K))
-        out += _dot(yw_tile, tl.load(_matrix(n, number, C, C)))
-        _store_t(o, at1, live1, col_v, V, (out * SCALE).to(o.dtype.element_ty))
-        state += _dot(yw_tile, _load(w, at1, live1, col_k, K))
+        w_tile = _load(w, at1, live1, col_k, K)
+        q_tile = _load_t(q, at1, live1, col_k, K)
+        z_n = _dot(w_tile, q_tile)
+        seen = t1[:, None] < t1[None, :]
+        same = t1[None, :] == t1[:, None]
+        seen |= same
+        n = tl.where(seen, z_n, 0.0)
+        n = (n * SCALE).to(dtype)
+        out = _dot(state_tile, q_tile) * SCALE
+        out += _dot(yw_tile, n)
+        _store_t(o, at1, live1, col_v, V, out.to(o.dtype.element_ty))
+        state += _dot(yw_tile, w_tile)
     tl.store(final + at_state, state, mask=in_state)
 
 
 @triton.jit(do_not_specialize=["T", "H"])
 def reverse_scan(
-    w, q, do, n, dfinal, dyw, dstates, dinitial, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr,
+    w, q, do, dfinal, dyw, dstates, dinitial, T, H, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr,
     BV: tl.constexpr, C: tl.constexpr, SCALE: tl.constexpr,
 ):
     """All chunks of a sequence and head against time, for a block of value columns."""
@@ -240,14 +223,23 @@ def reverse_scan(
         number = sequence * chunks + chunk
         at_saved = number * (K * V) + col_v[:, None] * K + col_k[None, :]
         t1 = tau
-        at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
+        at1, live1 = _locate(sequence, first, t1, 0, T, H, 1)
         dstate_tile = dstate.to(dtype)
         tl.store(dstates + at_saved, dstate_tile, mask=in_state)
-        do_tile = (_load_t(do, at1, live1, col_v, V).to(tl.float32) * SCALE).to(dtype)
-        dyw_tile = _dot(dstate_tile, _load_t(w, at1, live1, col_k, K))
-        dyw_tile += _dot(do_tile, tl.load(_matrix_t(n, number, C, C)))
+        do_tile = _load_t(do, at1, live1, col_v, V).to(dtype)
+        q_tile = _load(q, at1, live1, col_k, K)
+        w_tile = _load_t(w, at1, live1, col_k, K)
+        dyw_tile = _dot(dstate_tile, w_tile)
+        z_n = _dot(q_tile, w_tile)
+        seen = t1[None, :] < t1[:, None]
+        same = t1[:, None] == t1[None, :]
+        seen |= same
+        n = tl.where(seen, z_n, 0.0)
+        n = (n * SCALE).to(dtype)
+        dyw_tile += _dot(do_tile, n)
         _store_t(dyw, at1, live1, col_v, V, dyw_tile.to(dtype))
-        dstate += _dot(do_tile, _load(q, at1, live1, col_k, K))
+        do_tile = (do_tile.to(tl.float32) * SCALE).to(dtype)
+        dstate += _dot(do_tile, q_tile)
     tl.store(dinitial + at_state, dstate, mask=in_state)
 
 
@@ -259,15 +251,16 @@ def couplings_grad(do, yw, dn, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.co
     first = pid % tl.cdiv(T, C) * C
     tau = tl.arange(0, C)
     t1 = tau
-    at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
+    at1, live1 = _locate(sequence, first, t1, 0, T, H, 1)
     dtype: tl.constexpr = dn.dtype.element_ty
 
     z_n = tl.zeros([C, C], tl.float32)
     for v in range(0, V, BV):
         col = v + tl.arange(0, BV)
-        q_tile = (_load(do, at1, live1, col, V).to(tl.float32) * SCALE).to(dtype)
+        q_tile = _load(do, at1, live1, col, V).to(dtype)
         w_tile = _load_t(yw, at1, live1, col, V)
         z_n += _dot(q_tile, w_tile)
+    z_n *= SCALE
     seen = t1[None, :] < t1[:, None]
     same = t1[:, None] == t1[None, :]
     seen |= same
@@ -286,7 +279,7 @@ def local_grad(
     first = pid % tl.cdiv(T, C) * C
     tau = tl.arange(0, C)
     t1 = tau
-    at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
+    at1, live1 = _locate(sequence, first, t1, 0, T, H, 1)
     dtype: tl.constexpr = w.dtype.element_ty
     col = block * BK + tl.arange(0, BK)
 
@@ -303,8 +296,9 @@ def local_grad(
         in_saved = (col_v < V)[:, None] & (col < K)[None, :]
         state = tl.load(states + at_saved, mask=in_saved, other=0.0)
         dstate = tl.load(dstates + at_saved, mask=in_saved, other=0.0)
-        grad_q += _dot((_load(do, at1, live1, col_v, V).to(tl.float32) * SCALE).to(dtype), state)
+        grad_q += _dot(_load(do, at1, live1, col_v, V).to(dtype), state)
         grad_w += _dot(_load(yw, at1, live1, col_v, V), dstate)
+    grad_q *= SCALE
 
     grad_q += _dot(dn_tile, w_tile)
     grad_w += _dot(dn_tile_t, q_tile)
@@ -351,22 +345,20 @@ def _scan_forward(
     chunks = triton.cdiv(T, CHUNK)
     KP = max(16, triton.next_power_of_2(K))
     launches = _launches(K, V, w.dtype, w.device)
-    n = w.new_empty(B * H * chunks, CHUNK, CHUNK)
     o = initial.new_empty(B, T, H, 1, V, dtype=dtype)
     states = w.new_empty(B * H * chunks if save else 0, V, K)
     final = torch.empty_like(initial)
     with torch.cuda.device_of(w):
-        intra[(B * H * chunks,)](q, w, n, T, H, K=K, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, **launches["intra"])
         scan[(B * H * triton.cdiv(V, launches["scan"]["BV"]),)](
-            w, yw, q, n, initial, o, states, final, T, H, K=K, V=V, KP=KP, C=CHUNK, SAVE=save, SCALE=scale,
+            w, yw, q, initial, o, states, final, T, H, K=K, V=V, KP=KP, C=CHUNK, SAVE=save, SCALE=scale,
             **launches["scan"],
         )
-    return o, final, (w, yw, q, n, states)
+    return o, final, (w, yw, q, states)
 
 
 def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor, scale: float) -> tuple[Tensor, ...]:
     """The gradients of the packed rows, in their order, and of the first state."""
-    (w, yw, q, n, states) = saved
+    (w, yw, q, states) = saved
     B, T, H, _, K = w.shape
     V = dfinal.shape[-1]
     chunks = triton.cdiv(T, CHUNK)
@@ -380,7 +372,7 @@ def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor, scale:
     dw = torch.empty_like(w)
     with torch.cuda.device_of(w):
         reverse_scan[(B * H * triton.cdiv(V, launches["reverse_scan"]["BV"]),)](
-            w, q, do, n, dfinal, dyw, dstates, dinitial, T, H, K=K, V=V, KP=KP, C=CHUNK, SCALE=scale,
+            w, q, do, dfinal, dyw, dstates, dinitial, T, H, K=K, V=V, KP=KP, C=CHUNK, SCALE=scale,
             **launches["reverse_scan"],
         )
         couplings_grad[(B * H * chunks,)](do, yw, dn, T, H, V=V, C=CHUNK, SCALE=scale, **launches["couplings_grad"])

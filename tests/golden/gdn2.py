@@ -43,7 +43,7 @@ CHUNK = 32  # tokens
 # Columns of a block, warps and pipeline stages of each kernel, as measured on an H200.
 LAUNCHES = {
     torch.bfloat16: {
-        "intra": (128, 2, 1),
+        "intra": (32, 1, 1),
         "keys": (64, 2, 1),
         "values": (128, 2, 1),
         "scan": (64, 4, 3),
@@ -91,10 +91,13 @@ def _launches(K: int, V: int, dtype: torch.dtype, device: torch.device) -> dict[
 
 
 @triton.jit
-def _locate(sequence, token, slot, T, H, ROWS: tl.constexpr):
-    """Row numbers in a [B, T, H, ROWS, D] tensor of a slot of each token, and whether there is such a row."""
-    row = ((sequence // H * T + token) * H + sequence % H) * ROWS + slot
-    return row, (token < T) & (slot < ROWS)
+def _locate(sequence, first, token, slot, T, H, ROWS: tl.constexpr):
+    """Row numbers in a [B, T, H, ROWS, D] tensor of a slot of tokens after `first`, and whether there is such a row.
+
+    Only where the chunk begins is a number of 64 bits; within it 32 do.
+    """
+    begin = ((sequence // H * T + first) * H + sequence % H) * ROWS
+    return begin + (token * (H * ROWS) + slot), (token < T - first) & (slot < ROWS)
 
 
 @triton.jit
@@ -161,22 +164,6 @@ def _dot_for(a, b, dtype: tl.constexpr):
 
 
 @triton.jit
-def _sums(inside, x, dtype: tl.constexpr):
-    """inside @ x for a 0/1 matrix: no difference of long sums is ever taken.
-
-    Beside bfloat16 tiles, x goes in as a high and a low part, 16 bits of it in all; what is bfloat16 has no low part.
-    """
-    if x.dtype == tl.bfloat16:
-        return tl.dot(inside.to(tl.bfloat16), x)
-    elif dtype == tl.bfloat16:
-        high = x.to(tl.bfloat16)
-        total = tl.dot(inside.to(tl.bfloat16), high)
-        return tl.dot(inside.to(tl.bfloat16), (x - high.to(tl.float32)).to(tl.bfloat16), total)
-    else:
-        return _dot(inside.to(tl.float32), x)
-
-
-@triton.jit
 def _exp(x):
     return tl.exp2(x * 1.4426950408889634)
 
@@ -186,6 +173,18 @@ def _meet(left, right, level):
     """Pairs (left after right) whose highest differing bit is `level`: each such pair has exactly one level."""
     upper = ((left >> level) & 1) != 0
     return upper[:, None] & (((left >> level) ^ 1)[:, None] == (right >> level)[None, :])
+
+
+@triton.jit
+def _scaled(tile, x):
+    """tile * x in the tile's dtype; bfloat16 in pairs."""
+    if tile.dtype == tl.bfloat16:
+        return tl.inline_asm_elementwise(
+            "{ .reg .b32 z; mov.b32 z, 0x80008000; fma.rn.bf16x2 $0, $1, $2, z; }", "=r,r,r", [tile, x.to(tl.bfloat16)],
+            dtype=tl.bfloat16, is_pure=True, pack=2,
+        )
+    else:
+        return tile * x
 
 
 @triton.jit
@@ -208,11 +207,27 @@ def _either(above, upper, lower, x):
 
 
 @triton.jit
-def _log_decay(g, sequence, token, T, H, col, K: tl.constexpr):
+def _sums(inside, x, dtype: tl.constexpr):
+    """inside @ x for a matrix of 0, 1 and -1: no difference of long sums is ever taken.
+
+    Beside bfloat16 tiles, x goes in as a high and a low part, 16 bits of it in all; what is bfloat16 has no low part.
+    """
+    if x.dtype == tl.bfloat16:
+        return tl.dot(inside.to(tl.bfloat16), x)
+    elif dtype == tl.bfloat16:
+        # the upper half of a float32 is a bfloat16 as it stands
+        high = (x.to(tl.int32, bitcast=True) & -65536).to(tl.float32, bitcast=True)
+        total = tl.dot(inside.to(tl.bfloat16), high.to(tl.bfloat16))
+        return tl.dot(inside.to(tl.bfloat16), (x - high).to(tl.bfloat16), total)
+    else:
+        return _dot(inside.to(tl.float32), x)
+
+
+@triton.jit
+def _log_decay(g, sequence, first, token, T, H, col, K: tl.constexpr):
     """Log decays of the chunk's tokens, zero past the end. Their sums stay finite: exp of the least is 0 already."""
-    row = (sequence // H * T + token) * H + sequence % H
-    mask = (token < T)[:, None] & (col < K)[None, :]
-    decay = tl.load(g + row[:, None] * K + col[None, :], mask=mask, other=0.0)
+    row, live = _locate(sequence, first, token, 0, T, H, 1)
+    decay = _load(g, row, live, col, K)
     return tl.maximum(decay, -10000.0, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -241,6 +256,21 @@ def _to_reference(decay, token, end, tau, level, dtype: tl.constexpr):
     first = tl.where(above, middle, token + 1)
     last = tl.where(above, end, middle - 1)
     return _exp(_sums((tau[None, :] >= first[:, None]) & (tau[None, :] <= last[:, None]), decay, dtype))
+
+
+@triton.jit
+def _from_middle(decay, end, tau, dtype: tl.constexpr):
+    """The sum of the decays from the middle of the chunk up to and with token `end`, negative where that is before."""
+    middle = tau.shape[0] // 2
+    upper = (tau[None, :] >= middle) & (tau[None, :] <= end[:, None])
+    lower = (tau[None, :] < middle) & (tau[None, :] > end[:, None])
+    return _sums(tl.where(upper, 1.0, tl.where(lower, -1.0, 0.0)), decay, dtype)
+
+
+@triton.jit
+def _bounded(log):
+    """Whether exp of log and of -log are finite, and the product of any two such is exact enough. Not so for NaN."""
+    return tl.max(tl.max(tl.abs(log), 1), 0) < 80.0
 
 
 @triton.jit
@@ -314,6 +344,7 @@ def prologue_grad(
 @triton.jit(do_not_specialize=["T", "H"])
 def intra(
     e, q, p, g, inverse_out, m_out, T, H, K: tl.constexpr, BK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    SCALE: tl.constexpr,
 ):
     """The chunk's matrices a = e x p, m = q x p; a as inverse = (I + a)^-1."""
     pid = tl.program_id(0).to(tl.int64)
@@ -321,25 +352,34 @@ def intra(
     first = pid % tl.cdiv(T, C) * C
     tau = tl.arange(0, C)
     t1 = tau
-    at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
+    at1, live1 = _locate(sequence, first, t1, 0, T, H, 1)
     dtype: tl.constexpr = p.dtype.element_ty
 
     level_rows = tl.zeros([C, C], tl.float32)
     own = tl.zeros([C], tl.float32)
     for k in range(0, K, BK):
         col = k + tl.arange(0, BK)
-        decay = _log_decay(g, sequence, first + tau, T, H, col, K)
+        decay = _log_decay(g, sequence, first, tau, T, H, col, K)
         e_tile = _load(e, at1, live1, col, K)
         q_tile = _load(q, at1, live1, col, K)
         p_tile = _load(p, at1, live1, col, K)
         own += tl.sum(q_tile.to(tl.float32) * p_tile.to(tl.float32), 1)
-        for level in range(LEVELS):
-            above = ((tau >> level) & 1)[:, None] != 0
-            x1 = _to_reference(decay, tau, tau, tau, level, dtype)
-            e_p = _either(above, e_tile, p_tile, x1)
-            q_p = _either(above, q_tile, p_tile, x1)
-            z = _dot(e_p, tl.trans(q_p))
-            level_rows += tl.where(_across(tau, level), z, 0.0)
+        log1 = _from_middle(decay, t1, tau, dtype)
+        if _bounded(log1):
+            e_x = _scaled(e_tile, _exp(log1))
+            q_x = _scaled(q_tile, _exp(log1))
+            p_x = _scaled(p_tile, _exp(-log1))
+            z = _dot(e_x, tl.trans(p_x))
+            z = tl.where(tau[None, :] < tau[:, None], z, _dot(p_x, tl.trans(q_x)))
+            level_rows += z
+        else:
+            for level in range(LEVELS):
+                above = ((tau >> level) & 1)[:, None] != 0
+                x1 = _to_reference(decay, tau, tau, tau, level, dtype)
+                e_p = _either(above, e_tile, p_tile, x1)
+                q_p = _either(above, q_tile, p_tile, x1)
+                z = _dot(e_p, tl.trans(q_p))
+                level_rows += tl.where(_across(tau, level), z, 0.0)
     earlier = tau[None, :] < tau[:, None]
     a = tl.where(earlier, level_rows, 0.0)
     m = tl.where(tau[:, None] < tau[None, :], level_rows, 0.0)
@@ -355,11 +395,14 @@ def intra(
         lower = _dot_for(inverse, lower, dtype)
         inverse -= _dot_for(lower, inverse, dtype)
     tl.store(_matrix(inverse_out, pid, C, C), inverse.to(dtype))
-    tl.store(_matrix(m_out, pid, C, C), m.to(dtype))
+    tl.store(_matrix(m_out, pid, C, C), (m * SCALE).to(dtype))
 
 
 @triton.jit(do_not_specialize=["T", "H"])
-def keys(e, q, p, g, inverse, solved, q_out, p_out, total, T, H, K: tl.constexpr, BK: tl.constexpr, C: tl.constexpr):
+def keys(
+    e, q, p, g, inverse, solved, q_out, p_out, total, T, H, K: tl.constexpr, BK: tl.constexpr, C: tl.constexpr,
+    SCALE: tl.constexpr,
+):
     """The chunk's rows as the scan needs them, decayed to its start or end."""
     block = tl.program_id(0) % tl.cdiv(K, BK)
     pid = (tl.program_id(0) // tl.cdiv(K, BK)).to(tl.int64)
@@ -367,17 +410,19 @@ def keys(e, q, p, g, inverse, solved, q_out, p_out, total, T, H, K: tl.constexpr
     first = pid % tl.cdiv(T, C) * C
     tau = tl.arange(0, C)
     t1 = tau
-    at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
+    at1, live1 = _locate(sequence, first, t1, 0, T, H, 1)
     dtype: tl.constexpr = e.dtype.element_ty
     col = block * BK + tl.arange(0, BK)
-    decay = _log_decay(g, sequence, first + tau, T, H, col, K)
+    decay = _log_decay(g, sequence, first, tau, T, H, col, K)
 
     e_tile = (_load(e, at1, live1, col, K) * _from_start(decay, t1, tau, dtype)).to(dtype)
     solve = tl.load(_matrix(inverse, pid, C, C))
     w_tile = _dot(solve, e_tile)
     _store(solved, at1, live1, col, K, w_tile.to(dtype))
-    _store(q_out, at1, live1, col, K, (_load(q, at1, live1, col, K) * _from_start(decay, t1, tau, dtype)).to(dtype))
-    _store(p_out, at1, live1, col, K, (_load(p, at1, live1, col, K) * _to_end(decay, t1, tau, dtype)).to(dtype))
+    q_tile = _load(q, at1, live1, col, K) * _from_start(decay, t1, tau, dtype) * SCALE
+    _store(q_out, at1, live1, col, K, q_tile.to(dtype))
+    p_tile = _load(p, at1, live1, col, K) * _to_end(decay, t1, tau, dtype)
+    _store(p_out, at1, live1, col, K, p_tile.to(dtype))
     tl.store(total + pid * K + col, _exp(tl.sum(decay.to(tl.float32), 0)), mask=col < K)
 
 
@@ -390,7 +435,7 @@ def values(y, inverse, solved, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.co
     first = pid % tl.cdiv(T, C) * C
     tau = tl.arange(0, C)
     t1 = tau
-    at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
+    at1, live1 = _locate(sequence, first, t1, 0, T, H, 1)
     dtype: tl.constexpr = y.dtype.element_ty
     col = block * BV + tl.arange(0, BV)
 
@@ -402,7 +447,7 @@ def values(y, inverse, solved, T, H, V: tl.constexpr, BV: tl.constexpr, C: tl.co
 @triton.jit(do_not_specialize=["T", "H"])
 def scan(
     solved_k, solved_v, p, q, m, total, initial, o, u, states, final, T, H, K: tl.constexpr, V: tl.constexpr,
-    KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SAVE: tl.constexpr, SCALE: tl.constexpr,
+    KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SAVE: tl.constexpr,
 ):
     """All chunks of a sequence and head in time order, for a block of value columns."""
     # gdn2.rule:5  update S = exp(g) * S
@@ -423,7 +468,7 @@ def scan(
         number = sequence * chunks + chunk
         at_saved = number * (K * V) + col_v[:, None] * K + col_k[None, :]
         t1 = tau
-        at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
+        at1, live1 = _locate(sequence, first, t1, 0, T, H, 1)
         state_tile = state.to(dtype)
         if SAVE:
             tl.store(states + at_saved, state_tile, mask=in_state)
@@ -432,9 +477,10 @@ def scan(
         u_tile = u_tile.to(dtype)
         if SAVE:
             _store_t(u, at1, live1, col_v, V, u_tile)
-        out = _dot(state_tile, _load_t(q, at1, live1, col_k, K))
+        q_tile = _load_t(q, at1, live1, col_k, K)
+        out = _dot(state_tile, q_tile)
         out += _dot(u_tile, tl.load(_matrix(m, number, C, C)))
-        _store_t(o, at1, live1, col_v, V, (out * SCALE).to(o.dtype.element_ty))
+        _store_t(o, at1, live1, col_v, V, out.to(o.dtype.element_ty))
         state *= tl.load(total + number * K + col_k, mask=col_k < K, other=0.0)[None, :]
         state += _dot(u_tile, _load(p, at1, live1, col_k, K))
     tl.store(final + at_state, state, mask=in_state)
@@ -443,7 +489,7 @@ def scan(
 @triton.jit(do_not_specialize=["T", "H"])
 def reverse_scan(
     solved_k, p, inverse, q, do, m, total, dfinal, dy, dstates, dinitial, T, H, K: tl.constexpr, V: tl.constexpr,
-    KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SCALE: tl.constexpr,
+    KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
 ):
     """All chunks of a sequence and head against time, for a block of value columns."""
     block = tl.program_id(0) % tl.cdiv(V, BV)
@@ -462,18 +508,20 @@ def reverse_scan(
         number = sequence * chunks + chunk
         at_saved = number * (K * V) + col_v[:, None] * K + col_k[None, :]
         t1 = tau
-        at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
+        at1, live1 = _locate(sequence, first, t1, 0, T, H, 1)
         dstate_tile = dstate.to(dtype)
         tl.store(dstates + at_saved, dstate_tile, mask=in_state)
-        do_tile = (_load_t(do, at1, live1, col_v, V).to(tl.float32) * SCALE).to(dtype)
-        du_tile = _dot(dstate_tile, _load_t(p, at1, live1, col_k, K))
+        do_tile = _load_t(do, at1, live1, col_v, V).to(dtype)
+        q_tile = _load(q, at1, live1, col_k, K)
+        p_tile = _load_t(p, at1, live1, col_k, K)
+        du_tile = _dot(dstate_tile, p_tile)
         du_tile += _dot(do_tile, tl.load(_matrix_t(m, number, C, C)))
         du_tile = du_tile.to(dtype)
         solve = tl.load(_matrix(inverse, number, C, C))
         dy_tile = _dot(du_tile, solve).to(dtype)
         _store_t(dy, at1, live1, col_v, V, dy_tile)
         dstate *= tl.load(total + number * K + col_k, mask=col_k < K, other=0.0)[None, :]
-        dstate += _dot(do_tile, _load(q, at1, live1, col_k, K))
+        dstate += _dot(do_tile, q_tile)
         dstate -= _dot(du_tile, _load(solved_k, at1, live1, col_k, K))
     tl.store(dinitial + at_state, dstate, mask=in_state)
 
@@ -486,7 +534,7 @@ def couplings_grad(dy, do, u, da, dm, T, H, V: tl.constexpr, BV: tl.constexpr, C
     first = pid % tl.cdiv(T, C) * C
     tau = tl.arange(0, C)
     t1 = tau
-    at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
+    at1, live1 = _locate(sequence, first, t1, 0, T, H, 1)
     dtype: tl.constexpr = da.dtype.element_ty
 
     z_a = tl.zeros([C, C], tl.float32)
@@ -494,7 +542,7 @@ def couplings_grad(dy, do, u, da, dm, T, H, V: tl.constexpr, BV: tl.constexpr, C
     for v in range(0, V, BV):
         col = v + tl.arange(0, BV)
         e_tile = _load(dy, at1, live1, col, V).to(dtype)
-        q_tile = (_load(do, at1, live1, col, V).to(tl.float32) * SCALE).to(dtype)
+        q_tile = _load(do, at1, live1, col, V).to(dtype)
         p_tile = _load_t(u, at1, live1, col, V)
         z_a -= _dot(e_tile, p_tile)
         z_m += _dot(q_tile, p_tile)
@@ -502,6 +550,7 @@ def couplings_grad(dy, do, u, da, dm, T, H, V: tl.constexpr, BV: tl.constexpr, C
     both = tl.where(row[None, :] < row[:, None], z_a, 0.0)
     both += tl.trans(both)
     tl.store(_matrix(da, pid, C, C), both.to(dtype))
+    z_m *= SCALE
     row = tl.arange(0, C)
     both = tl.where(row[None, :] < row[:, None], z_m, 0.0)
     both += tl.trans(both)
@@ -521,7 +570,7 @@ def local_grad(
     first = pid % tl.cdiv(T, C) * C
     tau = tl.arange(0, C)
     t1 = tau
-    at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
+    at1, live1 = _locate(sequence, first, t1, 0, T, H, 1)
     dtype: tl.constexpr = p.dtype.element_ty
     col = block * BK + tl.arange(0, BK)
 
@@ -533,7 +582,7 @@ def local_grad(
     e_tile = _load(e, at1, live1, col, K)
     q_tile = _load(q, at1, live1, col, K)
     p_tile = _load(p, at1, live1, col, K)
-    decay = _log_decay(g, sequence, first + tau, T, H, col, K)
+    decay = _log_decay(g, sequence, first, tau, T, H, col, K)
     da_tile = tl.load(_matrix(da, pid, C, C))
     dm_tile = tl.load(_matrix(dm, pid, C, C))
     for v in range(0, V, BV):
@@ -543,33 +592,48 @@ def local_grad(
         state = tl.load(states + at_saved, mask=in_saved, other=0.0)
         dstate = tl.load(dstates + at_saved, mask=in_saved, other=0.0)
         grad_e -= _dot(_load(dy, at1, live1, col_v, V), state)
-        grad_q += _dot((_load(do, at1, live1, col_v, V).to(tl.float32) * SCALE).to(dtype), state)
+        grad_q += _dot(_load(do, at1, live1, col_v, V).to(dtype), state)
         grad_p += _dot(_load(u, at1, live1, col_v, V), dstate)
         dtotal += tl.sum(state.to(tl.float32) * dstate.to(tl.float32), 0)
+    grad_q *= SCALE
     grad_e *= _from_start(decay, t1, tau, dtype)
     grad_q *= _from_start(decay, t1, tau, dtype)
     grad_p *= _to_end(decay, t1, tau, dtype)
 
     pair_p = tl.zeros([C, BK], tl.float32)
-    for level in range(LEVELS):
-        above = ((tau >> level) & 1)[:, None] != 0
-        x1 = _to_reference(decay, tau, tau, tau, level, dtype)
-        e_p = _either(above, e_tile, p_tile, x1)
-        q_p = _either(above, q_tile, p_tile, x1)
-        across = _across(tau, level)
-        x_above = tl.where(above, x1, 0.0)
-        z = _dot(tl.where(across, da_tile, 0.0).to(dtype), e_p)
-        grad_e += z * x_above
-        pair_p += z * (x1 - x_above)
-        z = _dot(tl.where(across, dm_tile, 0.0).to(dtype), q_p)
-        grad_q += z * x_above
-        pair_p += z * (x1 - x_above)
+    log1 = _from_middle(decay, t1, tau, dtype)
+    if _bounded(log1):
+        e_x = _scaled(e_tile, _exp(log1))
+        q_x = _scaled(q_tile, _exp(log1))
+        p_x = _scaled(p_tile, _exp(-log1))
+        z = _dot(tl.where(t1[None, :] < t1[:, None], da_tile, 0.0).to(dtype), p_x)
+        grad_e += z * _exp(log1)
+        z = _dot(tl.where(t1[:, None] < t1[None, :], da_tile, 0.0).to(dtype), e_x)
+        pair_p += z * _exp(-log1)
+        z = _dot(tl.where(t1[None, :] < t1[:, None], dm_tile, 0.0).to(dtype), p_x)
+        grad_q += z * _exp(log1)
+        z = _dot(tl.where(t1[:, None] < t1[None, :], dm_tile, 0.0).to(dtype), q_x)
+        pair_p += z * _exp(-log1)
+    else:
+        for level in range(LEVELS):
+            above = ((tau >> level) & 1)[:, None] != 0
+            x1 = _to_reference(decay, tau, tau, tau, level, dtype)
+            e_p = _either(above, e_tile, p_tile, x1)
+            q_p = _either(above, q_tile, p_tile, x1)
+            across = _across(tau, level)
+            x_above = tl.where(above, x1, 0.0)
+            z = _dot(tl.where(across, da_tile, 0.0).to(dtype), e_p)
+            grad_e += z * x_above
+            pair_p += z * (x1 - x_above)
+            z = _dot(tl.where(across, dm_tile, 0.0).to(dtype), q_p)
+            grad_q += z * x_above
+            pair_p += z * (x1 - x_above)
 
     ddecay = tl.zeros([C, BK], tl.float32) + (dtotal * _exp(tl.sum(decay.to(tl.float32), 0)))[None, :]
     ddecay += _seen(e_tile * grad_e + q_tile * grad_q - p_tile * pair_p, t1, tau, dtype)
     ddecay += _ahead(p_tile * grad_p, t1, tau, dtype)
     grad_p += pair_p
-    row, live = _locate(sequence, first + tau, 0, T, H, 1)
+    row, live = _locate(sequence, first, tau, 0, T, H, 1)
     _store(dg, row, live, col, K, ddecay.to(dg.dtype.element_ty))
     own = tl.sum(tl.where(tau[:, None] == tau[None, :], dm_tile, 0.0).to(tl.float32), 1)[:, None]
     grad_q += own * p_tile
@@ -634,17 +698,18 @@ def _scan_forward(
     final = torch.empty_like(initial)
     with torch.cuda.device_of(p):
         intra[(B * H * chunks,)](
-            e, q, p, g, inverse, m, T, H, K=K, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, **launches["intra"],
+            e, q, p, g, inverse, m, T, H, K=K, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, SCALE=scale, **launches["intra"],
         )
         keys[(B * H * chunks * triton.cdiv(K, launches["keys"]["BK"]),)](
-            e, q, p, g, inverse, solved_k, q_decayed, p_decayed, total, T, H, K=K, C=CHUNK, **launches["keys"],
+            e, q, p, g, inverse, solved_k, q_decayed, p_decayed, total, T, H, K=K, C=CHUNK, SCALE=scale,
+            **launches["keys"],
         )
         values[(B * H * chunks * triton.cdiv(V, launches["values"]["BV"]),)](
             y, inverse, solved_v, T, H, V=V, C=CHUNK, **launches["values"],
         )
         scan[(B * H * triton.cdiv(V, launches["scan"]["BV"]),)](
             solved_k, solved_v, p_decayed, q_decayed, m, total, initial, o, u, states, final, T, H, K=K, V=V, KP=KP,
-            C=CHUNK, SAVE=save, SCALE=scale, **launches["scan"],
+            C=CHUNK, SAVE=save, **launches["scan"],
         )
     return o, final, (e, p, q, g, inverse, solved_k, m, q_decayed, p_decayed, total, u, states)
 
@@ -669,7 +734,7 @@ def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor, scale:
     with torch.cuda.device_of(p):
         reverse_scan[(B * H * triton.cdiv(V, launches["reverse_scan"]["BV"]),)](
             solved_k, p_decayed, inverse, q_decayed, do, m, total, dfinal, dy, dstates, dinitial, T, H, K=K, V=V, KP=KP,
-            C=CHUNK, SCALE=scale, **launches["reverse_scan"],
+            C=CHUNK, **launches["reverse_scan"],
         )
         couplings_grad[(B * H * chunks,)](
             dy, do, u, da, dm, T, H, V=V, C=CHUNK, SCALE=scale, **launches["couplings_grad"],

@@ -90,10 +90,13 @@ def _launches(K: int, V: int, dtype: torch.dtype, device: torch.device) -> dict[
 
 
 @triton.jit
-def _locate(sequence, token, slot, T, H, ROWS: tl.constexpr):
-    """Row numbers in a [B, T, H, ROWS, D] tensor of a slot of each token, and whether there is such a row."""
-    row = ((sequence // H * T + token) * H + sequence % H) * ROWS + slot
-    return row, (token < T) & (slot < ROWS)
+def _locate(sequence, first, token, slot, T, H, ROWS: tl.constexpr):
+    """Row numbers in a [B, T, H, ROWS, D] tensor of a slot of tokens after `first`, and whether there is such a row.
+
+    Only where the chunk begins is a number of 64 bits; within it 32 do.
+    """
+    begin = ((sequence // H * T + first) * H + sequence % H) * ROWS
+    return begin + (token * (H * ROWS) + slot), (token < T - first) & (slot < ROWS)
 
 
 @triton.jit
@@ -160,22 +163,6 @@ def _dot_for(a, b, dtype: tl.constexpr):
 
 
 @triton.jit
-def _sums(inside, x, dtype: tl.constexpr):
-    """inside @ x for a 0/1 matrix: no difference of long sums is ever taken.
-
-    Beside bfloat16 tiles, x goes in as a high and a low part, 16 bits of it in all; what is bfloat16 has no low part.
-    """
-    if x.dtype == tl.bfloat16:
-        return tl.dot(inside.to(tl.bfloat16), x)
-    elif dtype == tl.bfloat16:
-        high = x.to(tl.bfloat16)
-        total = tl.dot(inside.to(tl.bfloat16), high)
-        return tl.dot(inside.to(tl.bfloat16), (x - high.to(tl.float32)).to(tl.bfloat16), total)
-    else:
-        return _dot(inside.to(tl.float32), x)
-
-
-@triton.jit
 def _exp(x):
     return tl.exp2(x * 1.4426950408889634)
 
@@ -185,13 +172,6 @@ def _meet(left, right, level):
     """Pairs (left after right) whose highest differing bit is `level`: each such pair has exactly one level."""
     upper = ((left >> level) & 1) != 0
     return upper[:, None] & (((left >> level) ^ 1)[:, None] == (right >> level)[None, :])
-
-
-@triton.jit
-def _meet_t(left, right, level):
-    """The transpose of `_meet`."""
-    upper = ((left >> level) & 1) != 0
-    return upper[None, :] & (((left >> level) ^ 1)[None, :] == (right >> level)[:, None])
 
 
 @triton.jit
@@ -207,11 +187,34 @@ def _scaled(tile, x):
 
 
 @triton.jit
-def _log_decay(g, sequence, token, T, H, col, K: tl.constexpr):
+def _meet_t(left, right, level):
+    """The transpose of `_meet`."""
+    upper = ((left >> level) & 1) != 0
+    return upper[None, :] & (((left >> level) ^ 1)[None, :] == (right >> level)[:, None])
+
+
+@triton.jit
+def _sums(inside, x, dtype: tl.constexpr):
+    """inside @ x for a matrix of 0, 1 and -1: no difference of long sums is ever taken.
+
+    Beside bfloat16 tiles, x goes in as a high and a low part, 16 bits of it in all; what is bfloat16 has no low part.
+    """
+    if x.dtype == tl.bfloat16:
+        return tl.dot(inside.to(tl.bfloat16), x)
+    elif dtype == tl.bfloat16:
+        # the upper half of a float32 is a bfloat16 as it stands
+        high = (x.to(tl.int32, bitcast=True) & -65536).to(tl.float32, bitcast=True)
+        total = tl.dot(inside.to(tl.bfloat16), high.to(tl.bfloat16))
+        return tl.dot(inside.to(tl.bfloat16), (x - high).to(tl.bfloat16), total)
+    else:
+        return _dot(inside.to(tl.float32), x)
+
+
+@triton.jit
+def _log_decay(g, sequence, first, token, T, H, col, K: tl.constexpr):
     """Log decays of the chunk's tokens, zero past the end. Their sums stay finite: exp of the least is 0 already."""
-    row = (sequence // H * T + token) * H + sequence % H
-    mask = (token < T)[:, None] & (col < K)[None, :]
-    decay = tl.load(g + row[:, None] * K + col[None, :], mask=mask, other=0.0)
+    row, live = _locate(sequence, first, token, 0, T, H, 1)
+    decay = _load(g, row, live, col, K)
     return tl.maximum(decay, -10000.0, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -240,6 +243,21 @@ def _to_reference(decay, token, end, tau, level, dtype: tl.constexpr):
     first = tl.where(above, middle, token + 1)
     last = tl.where(above, end, middle - 1)
     return _exp(_sums((tau[None, :] >= first[:, None]) & (tau[None, :] <= last[:, None]), decay, dtype))
+
+
+@triton.jit
+def _from_middle(decay, end, tau, dtype: tl.constexpr):
+    """The sum of the decays from the middle of the chunk up to and with token `end`, negative where that is before."""
+    middle = tau.shape[0] // 2
+    upper = (tau[None, :] >= middle) & (tau[None, :] <= end[:, None])
+    lower = (tau[None, :] < middle) & (tau[None, :] > end[:, None])
+    return _sums(tl.where(upper, 1.0, tl.where(lower, -1.0, 0.0)), decay, dtype)
+
+
+@triton.jit
+def _bounded(log):
+    """Whether exp of log and of -log are finite, and the product of any two such is exact enough. Not so for NaN."""
+    return tl.max(tl.max(tl.abs(log), 1), 0) < 80.0
 
 
 @triton.jit
@@ -351,7 +369,7 @@ def prologue_grad(
 @triton.jit(do_not_specialize=["T", "H"])
 def intra(
     e, q, p, w, g, inverse_out, b_out, m_out, n_out, T, H, K: tl.constexpr, BK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr,
+    LEVELS: tl.constexpr, SCALE: tl.constexpr,
 ):
     """The chunk's matrices a = e x p, b = e x w, m = q x p, n = q x w; a as inverse = (I + a)^-1."""
     pid = tl.program_id(0).to(tl.int64)
@@ -359,7 +377,7 @@ def intra(
     first = pid % tl.cdiv(T, C) * C
     tau = tl.arange(0, C)
     t1 = tau
-    at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
+    at1, live1 = _locate(sequence, first, t1, 0, T, H, 1)
     end_e = t1 - 1
     dtype: tl.constexpr = p.dtype.element_ty
 
@@ -372,28 +390,44 @@ def intra(
 
     for k in range(0, K, BK):
         col = k + tl.arange(0, BK)
-        decay = _log_decay(g, sequence, first + tau, T, H, col, K)
+        decay = _log_decay(g, sequence, first, tau, T, H, col, K)
         e_tile = _load(e, at1, live1, col, K)
         q_tile = _load(q, at1, live1, col, K)
         p_tile = _load(p, at1, live1, col, K)
         w_tile = _load(w, at1, live1, col, K)
         own_m += _dot(p_tile, tl.trans(q_tile))
         own_n += _dot(w_tile, tl.trans(q_tile))
-        for level in range(LEVELS):
-            x_e = _to_reference(decay, t1, end_e, tau, level, dtype)
-            x1 = _to_reference(decay, t1, t1, tau, level, dtype)
-            e_x = _scaled(e_tile, x_e)
-            q_x = _scaled(q_tile, x1)
-            p_x = _scaled(p_tile, x1)
-            w_x = _scaled(w_tile, x1)
-            meet = _meet(t1, t1, level)
-            a += tl.where(meet, _dot(e_x, tl.trans(p_x)), 0.0)
-            meet = _meet(t1, t1, level)
-            b += tl.where(meet, _dot(e_x, tl.trans(w_x)), 0.0)
-            meet = _meet_t(t1, t1, level)
-            m += tl.where(meet, _dot(p_x, tl.trans(q_x)), 0.0)
-            meet = _meet_t(t1, t1, level)
-            n += tl.where(meet, _dot(w_x, tl.trans(q_x)), 0.0)
+        log_e = _from_middle(decay, end_e, tau, dtype)
+        log1 = _from_middle(decay, t1, tau, dtype)
+        if _bounded(log_e) & _bounded(log1):
+            e_x = _scaled(e_tile, _exp(log_e))
+            q_x = _scaled(q_tile, _exp(log1))
+            p_x = _scaled(p_tile, _exp(-log1))
+            w_x = _scaled(w_tile, _exp(-log1))
+            earlier = t1[None, :] < t1[:, None]
+            a += tl.where(earlier, _dot(e_x, tl.trans(p_x)), 0.0)
+            earlier = t1[None, :] < t1[:, None]
+            b += tl.where(earlier, _dot(e_x, tl.trans(w_x)), 0.0)
+            earlier = t1[:, None] < t1[None, :]
+            m += tl.where(earlier, _dot(p_x, tl.trans(q_x)), 0.0)
+            earlier = t1[:, None] < t1[None, :]
+            n += tl.where(earlier, _dot(w_x, tl.trans(q_x)), 0.0)
+        else:
+            for level in range(LEVELS):
+                x_e = _to_reference(decay, t1, end_e, tau, level, dtype)
+                x1 = _to_reference(decay, t1, t1, tau, level, dtype)
+                e_x = _scaled(e_tile, x_e)
+                q_x = _scaled(q_tile, x1)
+                p_x = _scaled(p_tile, x1)
+                w_x = _scaled(w_tile, x1)
+                meet = _meet(t1, t1, level)
+                a += tl.where(meet, _dot(e_x, tl.trans(p_x)), 0.0)
+                meet = _meet(t1, t1, level)
+                b += tl.where(meet, _dot(e_x, tl.trans(w_x)), 0.0)
+                meet = _meet_t(t1, t1, level)
+                m += tl.where(meet, _dot(p_x, tl.trans(q_x)), 0.0)
+                meet = _meet_t(t1, t1, level)
+                n += tl.where(meet, _dot(w_x, tl.trans(q_x)), 0.0)
     # Within a token no decay stands between the two rows.
     same = t1[None, :] == t1[:, None]
     m += tl.where(same, own_m, 0.0)
@@ -411,14 +445,14 @@ def intra(
         inverse -= _dot_for(lower, inverse, dtype)
     tl.store(_matrix(inverse_out, pid, C, C), inverse.to(dtype))
     tl.store(_matrix(b_out, pid, C, C), b.to(dtype))
-    tl.store(_matrix(m_out, pid, C, C), m.to(dtype))
-    tl.store(_matrix(n_out, pid, C, C), n.to(dtype))
+    tl.store(_matrix(m_out, pid, C, C), (m * SCALE).to(dtype))
+    tl.store(_matrix(n_out, pid, C, C), (n * SCALE).to(dtype))
 
 
 @triton.jit(do_not_specialize=["T", "H"])
 def keys(
     e, q, p, w, g, inverse, solved, q_out, p_out, w_out, total, T, H, K: tl.constexpr, BK: tl.constexpr,
-    C: tl.constexpr,
+    C: tl.constexpr, SCALE: tl.constexpr,
 ):
     """The chunk's rows as the scan needs them, decayed to its start or end."""
     block = tl.program_id(0) % tl.cdiv(K, BK)
@@ -427,19 +461,22 @@ def keys(
     first = pid % tl.cdiv(T, C) * C
     tau = tl.arange(0, C)
     t1 = tau
-    at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
+    at1, live1 = _locate(sequence, first, t1, 0, T, H, 1)
     end_e = t1 - 1
     dtype: tl.constexpr = e.dtype.element_ty
     col = block * BK + tl.arange(0, BK)
-    decay = _log_decay(g, sequence, first + tau, T, H, col, K)
+    decay = _log_decay(g, sequence, first, tau, T, H, col, K)
 
     e_tile = (_load(e, at1, live1, col, K) * _from_start(decay, end_e, tau, dtype)).to(dtype)
     solve = tl.load(_matrix(inverse, pid, C, C))
     w_tile = _dot(solve, e_tile)
     _store(solved, at1, live1, col, K, w_tile.to(dtype))
-    _store(q_out, at1, live1, col, K, (_load(q, at1, live1, col, K) * _from_start(decay, t1, tau, dtype)).to(dtype))
-    _store(p_out, at1, live1, col, K, (_load(p, at1, live1, col, K) * _to_end(decay, t1, tau, dtype)).to(dtype))
-    _store(w_out, at1, live1, col, K, (_load(w, at1, live1, col, K) * _to_end(decay, t1, tau, dtype)).to(dtype))
+    q_tile = _load(q, at1, live1, col, K) * _from_start(decay, t1, tau, dtype) * SCALE
+    _store(q_out, at1, live1, col, K, q_tile.to(dtype))
+    p_tile = _load(p, at1, live1, col, K) * _to_end(decay, t1, tau, dtype)
+    _store(p_out, at1, live1, col, K, p_tile.to(dtype))
+    w_tile = _load(w, at1, live1, col, K) * _to_end(decay, t1, tau, dtype)
+    _store(w_out, at1, live1, col, K, w_tile.to(dtype))
     tl.store(total + pid * K + col, _exp(tl.sum(decay.to(tl.float32), 0)), mask=col < K)
 
 
@@ -452,7 +489,7 @@ def values(y, yw, b, inverse, solved, T, H, V: tl.constexpr, BV: tl.constexpr, C
     first = pid % tl.cdiv(T, C) * C
     tau = tl.arange(0, C)
     t1 = tau
-    at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
+    at1, live1 = _locate(sequence, first, t1, 0, T, H, 1)
     dtype: tl.constexpr = y.dtype.element_ty
     col = block * BV + tl.arange(0, BV)
 
@@ -467,7 +504,7 @@ def values(y, yw, b, inverse, solved, T, H, V: tl.constexpr, BV: tl.constexpr, C
 @triton.jit(do_not_specialize=["T", "H"])
 def scan(
     solved_k, solved_v, p, w, yw, q, m, n, total, initial, o, u, states, final, T, H, K: tl.constexpr, V: tl.constexpr,
-    KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SAVE: tl.constexpr, SCALE: tl.constexpr,
+    KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SAVE: tl.constexpr,
 ):
     """All chunks of a sequence and head in time order, for a block of value columns."""
     # rwkv7.rule:5  update S = exp(w) * S - outer(a * kappa, kappa @ S) + outer(k, v)
@@ -487,7 +524,7 @@ def scan(
         number = sequence * chunks + chunk
         at_saved = number * (K * V) + col_v[:, None] * K + col_k[None, :]
         t1 = tau
-        at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
+        at1, live1 = _locate(sequence, first, t1, 0, T, H, 1)
         end_e = t1 - 1
         state_tile = state.to(dtype)
         if SAVE:
@@ -498,20 +535,22 @@ def scan(
         if SAVE:
             _store_t(u, at1, live1, col_v, V, u_tile)
         yw_tile = _load_t(yw, at1, live1, col_v, V)
-        out = _dot(state_tile, _load_t(q, at1, live1, col_k, K))
+        w_tile = _load(w, at1, live1, col_k, K)
+        q_tile = _load_t(q, at1, live1, col_k, K)
+        out = _dot(state_tile, q_tile)
         out += _dot(u_tile, tl.load(_matrix(m, number, C, C)))
         out += _dot(yw_tile, tl.load(_matrix(n, number, C, C)))
-        _store_t(o, at1, live1, col_v, V, (out * SCALE).to(o.dtype.element_ty))
+        _store_t(o, at1, live1, col_v, V, out.to(o.dtype.element_ty))
         state *= tl.load(total + number * K + col_k, mask=col_k < K, other=0.0)[None, :]
         state += _dot(u_tile, _load(p, at1, live1, col_k, K))
-        state += _dot(yw_tile, _load(w, at1, live1, col_k, K))
+        state += _dot(yw_tile, w_tile)
     tl.store(final + at_state, state, mask=in_state)
 
 
 @triton.jit(do_not_specialize=["T", "H"])
 def reverse_scan(
     solved_k, p, inverse, w, q, do, b, m, n, total, dfinal, dy, dyw, dstates, dinitial, T, H, K: tl.constexpr,
-    V: tl.constexpr, KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, SCALE: tl.constexpr,
+    V: tl.constexpr, KP: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
 ):
     """All chunks of a sequence and head against time, for a block of value columns."""
     block = tl.program_id(0) % tl.cdiv(V, BV)
@@ -530,23 +569,26 @@ def reverse_scan(
         number = sequence * chunks + chunk
         at_saved = number * (K * V) + col_v[:, None] * K + col_k[None, :]
         t1 = tau
-        at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
+        at1, live1 = _locate(sequence, first, t1, 0, T, H, 1)
         end_e = t1 - 1
         dstate_tile = dstate.to(dtype)
         tl.store(dstates + at_saved, dstate_tile, mask=in_state)
-        do_tile = (_load_t(do, at1, live1, col_v, V).to(tl.float32) * SCALE).to(dtype)
-        du_tile = _dot(dstate_tile, _load_t(p, at1, live1, col_k, K))
+        do_tile = _load_t(do, at1, live1, col_v, V).to(dtype)
+        q_tile = _load(q, at1, live1, col_k, K)
+        p_tile = _load_t(p, at1, live1, col_k, K)
+        du_tile = _dot(dstate_tile, p_tile)
         du_tile += _dot(do_tile, tl.load(_matrix_t(m, number, C, C)))
         du_tile = du_tile.to(dtype)
         solve = tl.load(_matrix(inverse, number, C, C))
         dy_tile = _dot(du_tile, solve).to(dtype)
         _store_t(dy, at1, live1, col_v, V, dy_tile)
-        dyw_tile = _dot(dstate_tile, _load_t(w, at1, live1, col_k, K))
+        w_tile = _load_t(w, at1, live1, col_k, K)
+        dyw_tile = _dot(dstate_tile, w_tile)
         dyw_tile += _dot(do_tile, tl.load(_matrix_t(n, number, C, C)))
         dyw_tile -= _dot(dy_tile, tl.load(_matrix(b, number, C, C)))
         _store_t(dyw, at1, live1, col_v, V, dyw_tile.to(dtype))
         dstate *= tl.load(total + number * K + col_k, mask=col_k < K, other=0.0)[None, :]
-        dstate += _dot(do_tile, _load(q, at1, live1, col_k, K))
+        dstate += _dot(do_tile, q_tile)
         dstate -= _dot(du_tile, _load(solved_k, at1, live1, col_k, K))
     tl.store(dinitial + at_state, dstate, mask=in_state)
 
@@ -561,7 +603,7 @@ def couplings_grad(
     first = pid % tl.cdiv(T, C) * C
     tau = tl.arange(0, C)
     t1 = tau
-    at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
+    at1, live1 = _locate(sequence, first, t1, 0, T, H, 1)
     end_e = t1 - 1
     dtype: tl.constexpr = da.dtype.element_ty
 
@@ -572,7 +614,7 @@ def couplings_grad(
     for v in range(0, V, BV):
         col = v + tl.arange(0, BV)
         e_tile = _load(dy, at1, live1, col, V).to(dtype)
-        q_tile = (_load(do, at1, live1, col, V).to(tl.float32) * SCALE).to(dtype)
+        q_tile = _load(do, at1, live1, col, V).to(dtype)
         p_tile = _load_t(u, at1, live1, col, V)
         w_tile = _load_t(yw, at1, live1, col, V)
         z_a -= _dot(e_tile, p_tile)
@@ -583,10 +625,12 @@ def couplings_grad(
     tl.store(_matrix(da, pid, C, C), tl.where(seen, z_a, 0.0).to(dtype))
     seen = t1[None, :] < t1[:, None]
     tl.store(_matrix(db, pid, C, C), tl.where(seen, z_b, 0.0).to(dtype))
+    z_m *= SCALE
     seen = t1[None, :] < t1[:, None]
     same = t1[:, None] == t1[None, :]
     seen |= same
     tl.store(_matrix(dm, pid, C, C), tl.where(seen, z_m, 0.0).to(dtype))
+    z_n *= SCALE
     seen = t1[None, :] < t1[:, None]
     same = t1[:, None] == t1[None, :]
     seen |= same
@@ -605,7 +649,7 @@ def local_grad(
     first = pid % tl.cdiv(T, C) * C
     tau = tl.arange(0, C)
     t1 = tau
-    at1, live1 = _locate(sequence, first + t1, 0, T, H, 1)
+    at1, live1 = _locate(sequence, first, t1, 0, T, H, 1)
     end_e = t1 - 1
     dtype: tl.constexpr = p.dtype.element_ty
     col = block * BK + tl.arange(0, BK)
@@ -620,7 +664,7 @@ def local_grad(
     q_tile = _load(q, at1, live1, col, K)
     p_tile = _load(p, at1, live1, col, K)
     w_tile = _load(w, at1, live1, col, K)
-    decay = _log_decay(g, sequence, first + tau, T, H, col, K)
+    decay = _log_decay(g, sequence, first, tau, T, H, col, K)
     da_tile = tl.load(_matrix(da, pid, C, C))
     da_tile_t = tl.load(_matrix_t(da, pid, C, C))
     db_tile = tl.load(_matrix(db, pid, C, C))
@@ -636,10 +680,11 @@ def local_grad(
         state = tl.load(states + at_saved, mask=in_saved, other=0.0)
         dstate = tl.load(dstates + at_saved, mask=in_saved, other=0.0)
         grad_e -= _dot(_load(dy, at1, live1, col_v, V), state)
-        grad_q += _dot((_load(do, at1, live1, col_v, V).to(tl.float32) * SCALE).to(dtype), state)
+        grad_q += _dot(_load(do, at1, live1, col_v, V).to(dtype), state)
         grad_p += _dot(_load(u, at1, live1, col_v, V), dstate)
         grad_w += _dot(_load(yw, at1, live1, col_v, V), dstate)
         dtotal += tl.sum(state.to(tl.float32) * dstate.to(tl.float32), 0)
+    grad_q *= SCALE
     grad_e *= _from_start(decay, end_e, tau, dtype)
     grad_q *= _from_start(decay, t1, tau, dtype)
     grad_p *= _to_end(decay, t1, tau, dtype)
@@ -647,37 +692,61 @@ def local_grad(
 
     pair_p = tl.zeros([C, BK], tl.float32)
     pair_w = tl.zeros([C, BK], tl.float32)
-    for level in range(LEVELS):
-        x_e = _to_reference(decay, t1, end_e, tau, level, dtype)
-        x1 = _to_reference(decay, t1, t1, tau, level, dtype)
-        e_x = _scaled(e_tile, x_e)
-        q_x = _scaled(q_tile, x1)
-        p_x = _scaled(p_tile, x1)
-        w_x = _scaled(w_tile, x1)
-        meet = _meet(t1, t1, level)
-        z = _dot(tl.where(meet, da_tile, 0.0).to(dtype), p_x)
-        grad_e += z * x_e
-        meet = _meet_t(t1, t1, level)
-        z = _dot(tl.where(meet, da_tile_t, 0.0).to(dtype), e_x)
-        pair_p += z * x1
-        meet = _meet(t1, t1, level)
-        z = _dot(tl.where(meet, db_tile, 0.0).to(dtype), w_x)
-        grad_e += z * x_e
-        meet = _meet_t(t1, t1, level)
-        z = _dot(tl.where(meet, db_tile_t, 0.0).to(dtype), e_x)
-        pair_w += z * x1
-        meet = _meet(t1, t1, level)
-        z = _dot(tl.where(meet, dm_tile, 0.0).to(dtype), p_x)
-        grad_q += z * x1
-        meet = _meet_t(t1, t1, level)
-        z = _dot(tl.where(meet, dm_tile_t, 0.0).to(dtype), q_x)
-        pair_p += z * x1
-        meet = _meet(t1, t1, level)
-        z = _dot(tl.where(meet, dn_tile, 0.0).to(dtype), w_x)
-        grad_q += z * x1
-        meet = _meet_t(t1, t1, level)
-        z = _dot(tl.where(meet, dn_tile_t, 0.0).to(dtype), q_x)
-        pair_w += z * x1
+    log_e = _from_middle(decay, end_e, tau, dtype)
+    log1 = _from_middle(decay, t1, tau, dtype)
+    if _bounded(log_e) & _bounded(log1):
+        e_x = _scaled(e_tile, _exp(log_e))
+        q_x = _scaled(q_tile, _exp(log1))
+        p_x = _scaled(p_tile, _exp(-log1))
+        w_x = _scaled(w_tile, _exp(-log1))
+        z = _dot(tl.where(t1[None, :] < t1[:, None], da_tile, 0.0).to(dtype), p_x)
+        grad_e += z * _exp(log_e)
+        z = _dot(tl.where(t1[:, None] < t1[None, :], da_tile_t, 0.0).to(dtype), e_x)
+        pair_p += z * _exp(-log1)
+        z = _dot(tl.where(t1[None, :] < t1[:, None], db_tile, 0.0).to(dtype), w_x)
+        grad_e += z * _exp(log_e)
+        z = _dot(tl.where(t1[:, None] < t1[None, :], db_tile_t, 0.0).to(dtype), e_x)
+        pair_w += z * _exp(-log1)
+        z = _dot(tl.where(t1[None, :] < t1[:, None], dm_tile, 0.0).to(dtype), p_x)
+        grad_q += z * _exp(log1)
+        z = _dot(tl.where(t1[:, None] < t1[None, :], dm_tile_t, 0.0).to(dtype), q_x)
+        pair_p += z * _exp(-log1)
+        z = _dot(tl.where(t1[None, :] < t1[:, None], dn_tile, 0.0).to(dtype), w_x)
+        grad_q += z * _exp(log1)
+        z = _dot(tl.where(t1[:, None] < t1[None, :], dn_tile_t, 0.0).to(dtype), q_x)
+        pair_w += z * _exp(-log1)
+    else:
+        for level in range(LEVELS):
+            x_e = _to_reference(decay, t1, end_e, tau, level, dtype)
+            x1 = _to_reference(decay, t1, t1, tau, level, dtype)
+            e_x = _scaled(e_tile, x_e)
+            q_x = _scaled(q_tile, x1)
+            p_x = _scaled(p_tile, x1)
+            w_x = _scaled(w_tile, x1)
+            meet = _meet(t1, t1, level)
+            z = _dot(tl.where(meet, da_tile, 0.0).to(dtype), p_x)
+            grad_e += z * x_e
+            meet = _meet_t(t1, t1, level)
+            z = _dot(tl.where(meet, da_tile_t, 0.0).to(dtype), e_x)
+            pair_p += z * x1
+            meet = _meet(t1, t1, level)
+            z = _dot(tl.where(meet, db_tile, 0.0).to(dtype), w_x)
+            grad_e += z * x_e
+            meet = _meet_t(t1, t1, level)
+            z = _dot(tl.where(meet, db_tile_t, 0.0).to(dtype), e_x)
+            pair_w += z * x1
+            meet = _meet(t1, t1, level)
+            z = _dot(tl.where(meet, dm_tile, 0.0).to(dtype), p_x)
+            grad_q += z * x1
+            meet = _meet_t(t1, t1, level)
+            z = _dot(tl.where(meet, dm_tile_t, 0.0).to(dtype), q_x)
+            pair_p += z * x1
+            meet = _meet(t1, t1, level)
+            z = _dot(tl.where(meet, dn_tile, 0.0).to(dtype), w_x)
+            grad_q += z * x1
+            meet = _meet_t(t1, t1, level)
+            z = _dot(tl.where(meet, dn_tile_t, 0.0).to(dtype), q_x)
+            pair_w += z * x1
 
     ddecay = tl.zeros([C, BK], tl.float32) + (dtotal * _exp(tl.sum(decay.to(tl.float32), 0)))[None, :]
     ddecay += _seen(e_tile * grad_e, end_e, tau, dtype)
@@ -685,7 +754,7 @@ def local_grad(
     ddecay += _ahead(p_tile * grad_p + w_tile * grad_w, t1, tau, dtype)
     grad_p += pair_p
     grad_w += pair_w
-    row, live = _locate(sequence, first + tau, 0, T, H, 1)
+    row, live = _locate(sequence, first, tau, 0, T, H, 1)
     _store(dg, row, live, col, K, ddecay.to(dg.dtype.element_ty))
     z = tl.where(t1[:, None] == t1[None, :], dm_tile, 0.0).to(dtype)
     grad_q += _dot(z, p_tile)
@@ -765,10 +834,11 @@ def _scan_forward(
     final = torch.empty_like(initial)
     with torch.cuda.device_of(p):
         intra[(B * H * chunks,)](
-            e, q, p, w, g, inverse, b, m, n, T, H, K=K, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, **launches["intra"],
+            e, q, p, w, g, inverse, b, m, n, T, H, K=K, C=CHUNK, LEVELS=CHUNK.bit_length() - 1, SCALE=scale,
+            **launches["intra"],
         )
         keys[(B * H * chunks * triton.cdiv(K, launches["keys"]["BK"]),)](
-            e, q, p, w, g, inverse, solved_k, q_decayed, p_decayed, w_decayed, total, T, H, K=K, C=CHUNK,
+            e, q, p, w, g, inverse, solved_k, q_decayed, p_decayed, w_decayed, total, T, H, K=K, C=CHUNK, SCALE=scale,
             **launches["keys"],
         )
         values[(B * H * chunks * triton.cdiv(V, launches["values"]["BV"]),)](
@@ -776,7 +846,7 @@ def _scan_forward(
         )
         scan[(B * H * triton.cdiv(V, launches["scan"]["BV"]),)](
             solved_k, solved_v, p_decayed, w_decayed, yw, q_decayed, m, n, total, initial, o, u, states, final, T, H,
-            K=K, V=V, KP=KP, C=CHUNK, SAVE=save, SCALE=scale, **launches["scan"],
+            K=K, V=V, KP=KP, C=CHUNK, SAVE=save, **launches["scan"],
         )
     return o, final, (e, p, w, yw, q, g, inverse, solved_k, b, m, n, q_decayed, p_decayed, w_decayed, total, u, states)
 
@@ -805,7 +875,7 @@ def _scan_backward(saved: tuple[Tensor, ...], do: Tensor, dfinal: Tensor, scale:
     with torch.cuda.device_of(p):
         reverse_scan[(B * H * triton.cdiv(V, launches["reverse_scan"]["BV"]),)](
             solved_k, p_decayed, inverse, w_decayed, q_decayed, do, b, m, n, total, dfinal, dy, dyw, dstates, dinitial,
-            T, H, K=K, V=V, KP=KP, C=CHUNK, SCALE=scale, **launches["reverse_scan"],
+            T, H, K=K, V=V, KP=KP, C=CHUNK, **launches["reverse_scan"],
         )
         couplings_grad[(B * H * chunks,)](
             dy, do, u, yw, da, db, dm, dn, T, H, V=V, C=CHUNK, SCALE=scale, **launches["couplings_grad"],
