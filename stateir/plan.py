@@ -140,7 +140,7 @@ def _pairs(decay: Axis | None, chunk: int) -> str:
         return "plain products, causal mask"
     if decay is Axis.SCALAR:
         return "plain products times exp(G_i - G_j), masked before the exponential"
-    return f"products at {_levels(chunk)} dyadic reference levels, no reference later than its row"
+    return f"dyadic references at {_levels(chunk)} levels; kernels: one product where sums from the middle are bounded"
 
 
 def _levels(chunk: int) -> int:
